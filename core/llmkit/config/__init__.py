@@ -1,0 +1,35 @@
+"""Configuration: frozen dataclasses by subject, merged once (``sources``) and resolved once (``resolve``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from llmkit.config.cache import CacheConfig
+from llmkit.config.model import ModelConfig
+from llmkit.config.parallel import ParallelConfig
+from llmkit.config.plugins import PluginConfig
+from llmkit.config.scheduler import SchedulerConfig
+from llmkit.config.server import ServerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything a deployment decides. Classes get their own section, not this."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    plugins: PluginConfig = field(default_factory=PluginConfig)
+
+
+__all__ = [
+    "CacheConfig",
+    "Config",
+    "ModelConfig",
+    "ParallelConfig",
+    "PluginConfig",
+    "SchedulerConfig",
+    "ServerConfig",
+]

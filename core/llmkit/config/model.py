@@ -1,0 +1,43 @@
+"""What is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmkit.config.fields import option
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The model, its tokenizer and how its weights are read."""
+
+    model: str = option(
+        "smollm2-135m",
+        "what to serve: a directory, a .gguf file, pkg:DIST[/FILE], a hub id, ORG/REPO:QUANT or an alias",
+    )
+    revision: str | None = option(None, "branch, tag or commit on the hub")
+    served_model_name: tuple[str, ...] = option((), "names clients may use; the first is in responses")
+    tokenizer: str | None = option(None, "take the tokenizer from here instead")
+    tokenizer_mode: str = option("auto", "tokenizer implementation", kind="tokenizer")
+    trust_remote_code: bool = option(False, "run Python code that a checkpoint ships")
+    dtype: str = option(
+        "auto",
+        "of activations; auto is float32 on a CPU, the checkpoint's own on a GPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    max_model_len: int | None = option(
+        None, "longest prompt and answer together, tokens; default: the largest that fits", minimum=1
+    )
+    load_format: str = option("auto", "weight format", kind="loader")
+    model_impl: str = option("auto", "model implementation", kind="model")
+    quantization: str = option("auto", "linear method", kind="linear", aliases=("--linear-method",))
+    hf_overrides: dict[str, Any] | None = option(None, "JSON laid over the checkpoint's config")
+    generation_config: str = option(
+        "auto", "where sampling defaults come from: auto (the model), vllm (none) or a directory"
+    )
+    chat_template: str | None = option(None, "a Jinja file, or the template itself")
+    seed: int = option(0, "of dummy weights, and of requests that give none where it is not 0", minimum=0)
+    deterministic: bool = option(
+        False, "only parts whose results do not depend on batching; bitwise equal, somewhat slower"
+    )

@@ -1,0 +1,23 @@
+"""Processes and devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmkit.config.fields import option
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelConfig:
+    """Where the model runs."""
+
+    executor: str = option("auto", "executor", kind="executor", aliases=("--distributed-executor-backend",))
+    attn: str = option("auto", "attention backend", kind="attention", aliases=("--attention-backend",))
+    device: str = option("auto", "where to run", choices=("auto", "cpu", "cuda"))
+    tensor_parallel_size: int = option(1, "ranks that share each layer", minimum=1, aliases=("-tp",))
+    threads: int | None = option(
+        None,
+        "threads of the model's arithmetic; default: the cores this process may use",
+        minimum=1,
+        maximum=1024,
+    )

@@ -1,0 +1,25 @@
+"""The HTTP server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmkit.config.fields import option
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Where it listens, whom it serves and how it stops."""
+
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(8000, "port to listen on", minimum=0, maximum=65535)
+    uds: str | None = option(None, "Unix socket to listen on instead of host and port")
+    api_key: tuple[str, ...] = option((), "keys that clients must send as a bearer token")
+    allowed_origins: tuple[str, ...] = option((), "web origins that may call (CORS); none by default")
+    root_path: str = option("", "path prefix that a proxy strips")
+    shutdown_timeout: float = option(
+        30.0, "seconds that running requests get after SIGTERM", minimum=0, maximum=86400
+    )
+    enable_log_requests: bool = option(False, "log every request's prompt size and parameters")
+    max_request_bytes: int = option(16 << 20, "largest request body", minimum=1024, maximum=1 << 30)
+    log_level: str = option("info", "how much to log", choices=("debug", "info", "warning", "error"))

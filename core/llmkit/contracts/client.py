@@ -1,0 +1,175 @@
+"""The front's side of the engine, and what a route gets to serve with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llmkit.config import Config
+from llmkit.contracts.tokenizer import Tokenizer
+from llmkit.events import Event
+from llmkit.messages import AddRequest, EngineReady, EngineStats, StepOutput
+from llmkit.types import SamplingParams
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+class EngineClient(Protocol):
+    """Requests in, outputs back; in this process or another. Since 0.1."""
+
+    @property
+    def ready(self) -> EngineReady | None:
+        """None until the engine answers."""
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+    def stream(self, request: AddRequest) -> AsyncIterator[StepOutput]:
+        """Send the request and give its outputs; ends after the one that has ``finish``.
+
+        Closing the iterator early aborts the request.
+        :raises EngineDead: the engine is gone; at the latest two seconds after it died.
+        """
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """Their streams end with an ``abort`` output."""
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """A named engine method. :raises EngineError: it failed there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request; the prompt counts once however many choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class Generation(Protocol):
+    """One request under way: an async iterator of (choice index, event).
+
+    Every choice ends in exactly one ``Finished``. Closing it (``aclose``) aborts what still runs.
+    """
+
+    request_id: str
+    prompt_ids: Sequence[int]
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, Event]]: ...
+    async def aclose(self) -> None: ...
+    @property
+    def usage(self) -> Usage:
+        """So far; final once the iterator has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What a route knows of a request besides prompt and parameters."""
+
+    request_id: str | None = None
+    """The client's; for logs and headers only."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cache_salt: str | None = None
+    priority: int = 0
+
+
+class Generator(Protocol):
+    """From a prompt to events. Since 0.1."""
+
+    async def submit(
+        self, prompt: str | Sequence[int], params: SamplingParams, context: RequestContext | None = None
+    ) -> Generation:
+        """Check everything, then queue ``params.n`` choices. Text gets the tokenizer's special tokens.
+
+        :raises RequestError: the request is wrong; nothing was sent.
+        :raises EngineError: the engine is dead or draining.
+        """
+
+
+class ChatRenderer(Protocol):
+    """Messages to prompt ids. Since 0.1."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_args: Mapping[str, Any] | None = None,
+    ) -> str:
+        """:raises RequestError: in the template's own words, or a protected argument was given."""
+
+    def render_ids(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """As :meth:`render`, encoded without adding special tokens again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What clients see of the model."""
+
+    names: tuple[str, ...]
+    """The first one is the one responses carry."""
+    root: str
+    max_model_len: int
+    created_s: int
+
+
+class Services(Protocol):
+    """What routes get; complete once the engine is ready. Since 0.1."""
+
+    config: Config
+    generator: Generator
+    tokenizer: Tokenizer
+    chat: ChatRenderer | None
+    """None: the model has no chat template."""
+    model: ServedModel
+    generation_defaults: Mapping[str, Any]
+    """Sampling fields of the model's generation config that a silent request takes."""
+
+    def stats(self) -> EngineStats: ...
+    def plugin_table(self) -> Sequence[Mapping[str, Any]]:
+        """Rows of ``llmkit plugins list``."""
+
+
+RouterFactory = Callable[[Services, Any], "APIRouter"]
+
+
+class RegisterRoutes(Protocol):
+    """Since 0.1."""
+
+    def __call__(self, name: str, factory: RouterFactory) -> None:
+        """``factory(services, options)`` runs once at start; its routes answer 503 until the engine
+        is ready, and need the API key like every other route."""
+
+
+class RegisterCommand(Protocol):
+    """Since 0.1."""
+
+    def __call__(self, name: str, command: Callable[..., Any], *, help: str) -> None:
+        """``command`` is a typed function as typer takes it, or a ``typer.Typer`` for a group."""
+
+
+class RequestDraft(Protocol):
+    """A request before it is checked, for ``prepare_request``. Since 0.1."""
+
+    prompt_ids: Sequence[int]
+    params: SamplingParams
+    context: RequestContext
+    plugin_args: Mapping[str, Any]
+    """What the request carries for this plugin: ``params.plugin_args[name]``, else empty."""
+
+    def set(self, field: str, value: Any, why: str) -> None:
+        """Change a field of ``params``; the log says who and why."""
+
+    def attach(self, data: bytes) -> None:
+        """Bytes for the workers, found there under this plugin's name."""
+
+    def cache_key(self, key: bytes) -> None:
+        """Requests with different keys share no cached block."""
+
+    def refuse(self, message: str, *, status: int = 400) -> None:
+        """:raises RequestError: always."""

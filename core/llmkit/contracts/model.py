@@ -1,0 +1,116 @@
+"""Models: from token ids to hidden states to logits, with attention left to the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llmkit.contracts.attention import AttentionBackend, AttentionPlan, AttentionSpec
+from llmkit.contracts.linear import LinearMethod
+from llmkit.contracts.ops import Ops
+from llmkit.contracts.weights import CheckpointInfo, ModelFiles, WeightRef
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a model implementation is made for. Since 0.1."""
+
+    info: CheckpointInfo
+    files: ModelFiles
+    dtype: str
+    device: str
+    max_model_len: int
+    """Positions that will occur, for tables such as rope's."""
+    layers: tuple[int, int]
+    """This stage's layers, first and one past the last."""
+    trust_remote_code: bool = False
+    rank: int = 0
+    world: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParts:
+    """The chosen components a model builds itself from."""
+
+    linear: LinearMethod
+    ops: Ops
+
+
+@dataclass(slots=True)
+class ModelInput:
+    """One step's tokens, packed row after row. Since 0.1."""
+
+    token_ids: Tensor | None
+    """int64 [tokens]; None where embeddings are given."""
+    positions: Tensor
+    """int64 [tokens]"""
+    embeddings: Tensor | None = None
+    """[tokens, hidden]"""
+
+
+@dataclass(slots=True)
+class ModelState:
+    """What a stage passes on: to the next stage, or to ``logits``. Since 0.1."""
+
+    hidden: Tensor
+    """[tokens, hidden]; after the last stage, normed."""
+    residual: Tensor | None = None
+
+
+@dataclass(slots=True)
+class StepContext:
+    """A step's surroundings, passed down to every attention layer. Since 0.1."""
+
+    backend: AttentionBackend
+    plan: AttentionPlan
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Request id -> its token range in this step, only for requests that carry plugin data."""
+    plugin_data: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """Request id -> plugin -> what its ``prepare_request`` sent along."""
+
+
+class Model(Protocol):
+    """A causal language model without its sampler. Since 0.1."""
+
+    attention: tuple[AttentionSpec, ...]
+    """One for each attention layer, in order; known as soon as it is built."""
+    vocab_size: int
+    """Rows of the embedding: token ids from 0 to one below it are valid."""
+
+    def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
+        """Take every weight, calling ``on_weight`` after each.
+
+        :raises CheckpointError: a weight is missing, left over or of the wrong shape.
+        """
+
+    def forward(self, inputs: ModelInput, ctx: StepContext, state: ModelState | None) -> ModelState:
+        """Run this stage's layers; ``state`` is the previous stage's, None in the first."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[rows, hidden] -> float32 [rows, vocab_size]``"""
+
+
+ModelFactory = Callable[[ModelSpec, ModelParts, Any], Model]
+
+
+class RegisterModel(Protocol):
+    """Since 0.1."""
+
+    def __call__(
+        self,
+        name: str,
+        factory: ModelFactory,
+        *,
+        architectures: tuple[str, ...],
+        refuses: Callable[[ModelSpec], str | None],
+        priority: int = 0,
+    ) -> None:
+        """Offer implementation ``name`` for these architectures (``("*",)`` for any).
+
+        ``auto`` takes the highest priority that does not refuse. ``refuses`` imports no torch: it
+        runs in the front process too.
+        """

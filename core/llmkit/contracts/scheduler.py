@@ -1,0 +1,101 @@
+"""Schedulers and the policies of the built-in one. No torch, no clocks, deterministic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llmkit.config import CacheConfig, SchedulerConfig
+from llmkit.kv import KVLayout
+from llmkit.messages import AddRequest, EngineStats, StepOutput, StepPlan, StepResult
+
+
+class RequestView(Protocol):
+    """What a policy may see of a request. Read only. Since 0.1."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def priority(self) -> int:
+        """Lower goes first."""
+
+    @property
+    def arrival_s(self) -> float: ...
+    @property
+    def order(self) -> int:
+        """Place in the order of arrival; unique."""
+
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_output_tokens(self) -> int: ...
+    @property
+    def num_computed_tokens(self) -> int:
+        """0 while it waits."""
+
+
+class SchedulingPolicy(Protocol):
+    """Who goes first, who may enter, who is preempted. Since 0.1."""
+
+    def key(self, request: RequestView) -> Any:
+        """Sort key among waiting requests, smallest first; asked once when it starts to wait."""
+
+    def admit(self, request: RequestView, running: Sequence[RequestView]) -> bool:
+        """Whether the first waiting request may start now; False leaves it at the front."""
+
+    def victim(self, running: Sequence[RequestView]) -> RequestView:
+        """Whom to preempt when blocks run out; ``running`` is never empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSpec:
+    """What a scheduler is made for. Since 0.1."""
+
+    scheduler: SchedulerConfig
+    cache: CacheConfig
+    layout: KVLayout
+    block_size: int
+    max_model_len: int
+    cache_root: bytes
+    """Root of all prefix-cache keys: deployment salt, model identity, KV encoding."""
+    policy: SchedulingPolicy
+
+
+class Scheduler(Protocol):
+    """Owns every request in the engine and, through its block pool, every block. Since 0.1."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`schedule` would plan anything or has something to tell the workers."""
+
+    def add(self, request: AddRequest) -> None:
+        """Queue a request. :raises ValueError: its id is already here."""
+
+    def abort(self, request_ids: Sequence[str]) -> list[StepOutput]:
+        """End requests now; unknown ids are ignored. Gives their last outputs."""
+
+    def schedule(self) -> StepPlan:
+        """Plan the next step; with nothing to run its ``rows`` are empty."""
+
+    def update(self, result: StepResult) -> list[StepOutput]:
+        """Take a step's samples. Results of requests that ended meanwhile are dropped."""
+
+    def stats(self) -> EngineStats: ...
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached block that no request holds; True if none was held."""
+
+
+class RegisterPolicy(Protocol):
+    """Since 0.1."""
+
+    def __call__(self, name: str, factory: Callable[[SchedulerConfig, Any], SchedulingPolicy]) -> None:
+        """``factory(config, options)``"""
+
+
+class RegisterScheduler(Protocol):
+    """Since 0.1."""
+
+    def __call__(self, name: str, factory: Callable[[SchedulerSpec, Any], Scheduler]) -> None:
+        """``factory(spec, options)``"""

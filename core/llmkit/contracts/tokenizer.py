@@ -1,0 +1,57 @@
+"""Tokenizers: text to ids and back, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llmkit.contracts.weights import CheckpointInfo, ModelFiles
+
+
+class Tokenizer(Protocol):
+    """Immutable and safe to call from several threads. Since 0.1."""
+
+    vocab_size: int
+    """One above the largest id that decodes."""
+    bos_token_id: int | None
+    eos_token_id: int | None
+    special_ids: frozenset[int]
+    special_tokens: dict[str, Any]
+    """``bos_token`` and the like, as chat templates see them."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Special tokens spelt out in ``text`` become their ids."""
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Bytes that are no UTF-8 become U+FFFD; ids beyond the vocabulary decode to nothing."""
+
+    def token_text(self, token_id: int) -> str:
+        """One token on its own, for logprobs and listings; special tokens spelt out."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes a token stands for; the UTF-8 of its name for a special token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSpec:
+    """What a tokenizer is made for. Since 0.1."""
+
+    files: ModelFiles
+    """The tokenizer's files, which ``--tokenizer`` may have set apart from the model's."""
+    info: CheckpointInfo
+    trust_remote_code: bool = False
+
+
+class RegisterTokenizer(Protocol):
+    """Since 0.1."""
+
+    def __call__(
+        self,
+        name: str,
+        factory: Callable[[TokenizerSpec, Any], Tokenizer],
+        *,
+        refuses: Callable[[TokenizerSpec], str | None],
+        priority: int = 0,
+    ) -> None:
+        """``auto`` takes the highest priority that does not refuse the files."""

@@ -1,0 +1,259 @@
+"""What crosses processes: msgspec structs, sent as msgpack over ipc sockets or kept in process.
+
+Front -> engine: :class:`AddRequest`, :class:`AbortRequests`, :class:`Call`, :class:`Drain`.
+Engine -> front: :class:`StartupStatus`, :class:`EngineReady`, :class:`StepOutputs`, :class:`CallResult`,
+:class:`EngineFailed`.
+Engine -> worker: :class:`StepPlan`, :class:`SamplePlan`. Worker -> engine: :class:`WorkerReport`,
+:class:`StepResult`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from llmkit.events import PositionLogprobs
+from llmkit.kv import KVCacheSpec
+from llmkit.types import FinishReason, SamplingParams
+
+PLACEHOLDER = -1
+"""In ``RowPlan.token_ids``: the token this row sampled last, which only the worker knows yet."""
+
+
+# ---- front <-> engine ----
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag="add"):
+    """One choice of one request; ``n`` choices are ``n`` of these with the same prompt.
+
+    Everything in it has been checked: ids against the embedding rows, lengths, ranges.
+    """
+
+    request_id: str
+    """Unique in the life of the engine; made by the front, never the client's own."""
+    prompt_ids: list[int]
+    params: SamplingParams
+    seed: int
+    """Unsigned 64 bits; with ``choice`` and the position the key of all sampling noise."""
+    max_tokens: int
+    """Resolved against the context: prompt and output together never pass ``max_model_len``."""
+    eos_ids: tuple[int, ...] = ()
+    """Ends of sequence; empty under ``ignore_eos``."""
+    choice: int = 0
+    priority: int = 0
+    """Lower goes first, as in vLLM."""
+    arrival_s: float = 0.0
+    """Seconds since the epoch; policies compare them."""
+    cache_salt: str | None = None
+    cache_keys: tuple[tuple[str, bytes], ...] = ()
+    """(plugin, key): part of the root of this request's prefix-cache keys."""
+    plugin_data: dict[str, bytes] = {}
+    """Plugin -> bytes for the workers."""
+
+
+class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
+    """The client went away or a stop string matched; unknown ids are ignored."""
+
+    request_ids: list[str]
+
+
+class Call(msgspec.Struct, frozen=True, tag="call"):
+    """A named engine method between steps: ``reset_prefix_cache``."""
+
+    call_id: int
+    method: str
+    args: list[Any] = []
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """No more requests will come: finish those at hand within ``timeout_s``, abort the rest, exit."""
+
+    timeout_s: float
+
+
+ToEngine = AddRequest | AbortRequests | Call | Drain
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Which component was chosen and why, for the start-up summary."""
+
+    kind: str
+    name: str
+    why: str
+    passed_over: tuple[tuple[str, str], ...] = ()
+    """(name, reason) of every candidate that ``auto`` did not take."""
+
+
+class StartupStatus(msgspec.Struct, frozen=True, tag="status"):
+    """Where the start-up is; ``fraction`` from 0 to 1, or None where there is no telling."""
+
+    phase: str
+    fraction: float | None = None
+
+
+class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
+    """The engine answers from now on."""
+
+    max_model_len: int
+    vocab_size: int
+    """Embedding rows: valid token ids are below it."""
+    num_blocks: int
+    block_size: int
+    kv_bytes: int
+    weight_bytes: int
+    choices: tuple[Choice, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences for the summary, such as why the context is what it is."""
+
+
+class StepOutput(msgspec.Struct, frozen=True, array_like=True):
+    """What one step gave one request. The last one of a request has ``finish``."""
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[PositionLogprobs] | None = None
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    """The stop token id that ended it; None for end of sequence. Included in ``token_ids``."""
+    cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache when the request was first scheduled."""
+    error: str | None = None
+
+
+class EngineStats(msgspec.Struct, frozen=True, array_like=True):
+    """Counters after a step; totals since the engine started unless a gauge."""
+
+    running: int = 0
+    """Gauge: requests that hold blocks."""
+    waiting: int = 0
+    """Gauge."""
+    blocks_total: int = 0
+    """Gauge: without the null block."""
+    blocks_held: int = 0
+    """Gauge: referenced by a request."""
+    steps: int = 0
+    prompt_tokens: int = 0
+    """Computed, without those from the cache."""
+    generated_tokens: int = 0
+    preemptions: int = 0
+    prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int = 0
+    """Prompt tokens found there."""
+
+
+class StepOutputs(msgspec.Struct, frozen=True, tag="outputs"):
+    """All that one step gave."""
+
+    outputs: list[StepOutput]
+    stats: EngineStats
+
+
+class CallResult(msgspec.Struct, frozen=True, tag="result"):
+    """The answer to a :class:`Call`."""
+
+    call_id: int
+    value: Any = None
+    error: str | None = None
+
+
+class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
+    """The engine gives up; ``exit_code`` is what the process ends with. ``detail`` is a traceback."""
+
+    message: str
+    exit_code: int = 1
+    detail: str = ""
+
+
+FromEngine = StartupStatus | EngineReady | StepOutputs | CallResult | EngineFailed
+
+
+# ---- engine <-> worker ----
+
+
+class NewRow(msgspec.Struct, frozen=True, array_like=True):
+    """A request enters a worker's batch: at first, or again after preemption."""
+
+    request_id: str
+    token_ids: list[int]
+    """Prompt, then all output so far."""
+    num_prompt: int
+    params: SamplingParams
+    seed: int
+    choice: int
+    end_ids: tuple[int, ...]
+    """End-of-sequence and stop token ids, masked until ``min_tokens`` are out."""
+    block_tables: list[list[int]]
+    """A group each, all blocks held so far."""
+    plugin_data: dict[str, bytes] = {}
+
+
+class RowPlan(msgspec.Struct, frozen=True, array_like=True):
+    """One request's part of a step: input tokens ``start`` to ``start + num_tokens``."""
+
+    request_id: str
+    start: int
+    num_tokens: int
+    num_logits: int
+    """Last so many input tokens get logits and a sample: 0 within a prompt, 1 at its end and in
+    decode, 1 + k with k draft tokens."""
+    token_ids: list[int]
+    """Tokens the worker has not been told, appended to the row's; may be PLACEHOLDER."""
+    new_blocks: list[list[int]]
+    """A group each, appended to the row's block table. Entries behind a sliding window go stale
+    and are never read."""
+
+
+class StepPlan(msgspec.Struct, frozen=True):
+    """One forward. Applied in the order gone, copies, new, rows."""
+
+    step: int
+    rows: list[RowPlan]
+    """Rows with ``num_tokens <= 1 + k`` first."""
+    new: list[NewRow] = []
+    gone: list[str] = []
+    """Finished, aborted or preempted since the last plan."""
+    copies: list[tuple[int, int]] = []
+    """(source, destination) block ids, copied in every slot before the forward."""
+
+
+class SamplePlan(msgspec.Struct, frozen=True):
+    """How to sample a step whose forward was launched."""
+
+    step: int
+    masks: bytes | None = None
+    """int32 ``[len(mask_rows), ceil(vocab / 32)]``, bit set means allowed; None constrains nothing."""
+    mask_rows: list[int] = []
+    """Which logits rows of the step the masks belong to."""
+
+
+class RowResult(msgspec.Struct, frozen=True, array_like=True):
+    """Sampled tokens of one request: ``accepted`` draft tokens and one more."""
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[PositionLogprobs] | None = None
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """What a step sampled: a row for each planned row with ``num_logits > 0``, in that order."""
+
+    step: int
+    rows: list[RowResult]
+
+
+class WorkerReport(msgspec.Struct, frozen=True):
+    """What a worker knows once its weights are in and before the pool is cut."""
+
+    choices: tuple[Choice, ...]
+    layers: tuple[KVCacheSpec, ...]
+    """One per attention layer."""
+    kv_bytes: int
+    """Bytes this worker can give to the pool."""
+    kv_why: str
+    """How ``kv_bytes`` came about, in one clause."""
+    weight_bytes: int
+    vocab_size: int
+    row_invariant: bool
+    """Every chosen part is."""

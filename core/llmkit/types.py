@@ -1,0 +1,66 @@
+"""Plain frozen values that every layer shares: what a request asks for and how it ended."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_CHOICES = 128
+GREEDY_BELOW = 1e-5
+"""A temperature under this is greedy: scaling by it would overflow and picks the maximum anyway."""
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended, in the words of the OpenAI API where it has one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one request asks of the sampler and of its end.
+
+    Values are checked in :meth:`check` (ranges, independent of a model) and in the front process
+    (limits of the model) before the engine sees them. Units are tokens unless said otherwise.
+
+    Since 0.1.
+    """
+
+    n: int = 1
+    max_tokens: int | None = None
+    """Most tokens to generate; None fills the context."""
+    min_tokens: int = 0
+    """End tokens and stop token ids are masked until this many tokens are out."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 and -1 mean all."""
+    min_p: float = 0.0
+    seed: int | None = None
+    """None lets the front process draw one; the engine always sees a number."""
+    presence_penalty: float = 0.0
+    """Subtracted once from every token the output holds."""
+    frequency_penalty: float = 0.0
+    """Subtracted for each time the output holds the token."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or output (CTRL paper)."""
+    logit_bias: dict[int, float] = {}
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    """Number of alternatives per token besides the sampled one; None means no logprobs."""
+    skip_special_tokens: bool = True
+    plugin_args: dict[str, Any] = {}
+    """Per-plugin request data, validated by each plugin's schema; plain msgpack values."""
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
