@@ -13,7 +13,7 @@ from rich.console import Console
 
 from llmkit import SamplingParams
 from llmkit.config import sources
-from llmkit.contracts import Content, FinishReason, Finished, Services
+from llmkit.contracts import Content, Finished, FinishReason, Services
 from llmkit.errors import EngineError, RequestError, UsageError
 from llmkit_cli import opening
 from llmkit_cli.arguments import configurable

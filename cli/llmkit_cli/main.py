@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
+from llmkit.plugins import load_plugins
 
 from llmkit import LlmkitError, __version__
 from llmkit.config import PluginConfig, flags
-from llmkit.plugins import load_plugins
 from llmkit_cli.arguments import adapt
 from llmkit_cli.bench.command import bench
 from llmkit_cli.generate import chat, complete

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import asyncio
-
-from rich.console import Console
-
 from llmkit.assemble.front import build_front
 from llmkit.assemble.model import OpenedModel, open_model
+from llmkit.plugins import Plugins, load_plugins
+from rich.console import Console
+
 from llmkit.config import Config, flags
 from llmkit.contracts import Services
 from llmkit.errors import EngineDead
-from llmkit.plugins import Plugins, load_plugins
 
 
 def load(config: Config) -> Plugins:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from llmkit.assemble.front import build_front
 from rich.console import Console
 from rich.table import Table
 
-from llmkit.assemble.front import build_front
 from llmkit.config import sources
 from llmkit_cli import opening
 from llmkit_cli.arguments import configurable
