@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-WORDS = ["time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state", "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system", "program", "question", "work", "number", "night", "point", "home", "water", "room", "mother", "area", "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word", "business", "issue", "side", "kind", "head", "house", "service", "friend", "father", "power", "hour", "game", "line", "end", "member", "law", "car", "city", "community", "name", "team"]
+WORDS = (
+    "time year people way day man thing woman life child world school state family student group country "
+    "problem hand part place case week company system program question work number night point home water "
+    "room mother area money story fact month lot right study book eye job word business issue side kind "
+    "head house service friend father power hour game line end member law car city community name team"
+).split()
 
 
 def make_prompts(
