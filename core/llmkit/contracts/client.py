@@ -10,10 +10,21 @@ from llmkit.config import Config
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.events import Event
 from llmkit.messages import AddRequest, EngineReady, EngineStats, StepOutput
-from llmkit.types import SamplingParams
+from llmkit.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+
+
+class OutputStream(Protocol):
+    """One request's outputs; ends after the one that has ``finish``. Since 0.1."""
+
+    def __aiter__(self) -> AsyncIterator[StepOutput]: ...
+    async def __anext__(self) -> StepOutput:
+        """:raises EngineDead: the engine is gone; at the latest two seconds after it died."""
+
+    async def aclose(self) -> None:
+        """Abort the request if it still runs."""
 
 
 class EngineClient(Protocol):
@@ -26,11 +37,10 @@ class EngineClient(Protocol):
     @property
     def stats(self) -> EngineStats: ...
 
-    def stream(self, request: AddRequest) -> AsyncIterator[StepOutput]:
-        """Send the request and give its outputs; ends after the one that has ``finish``.
+    def stream(self, request: AddRequest) -> OutputStream:
+        """Send the request and give its outputs.
 
-        Closing the iterator early aborts the request.
-        :raises EngineDead: the engine is gone; at the latest two seconds after it died.
+        :raises EngineDead: the engine is gone.
         """
 
     async def abort(self, request_ids: Sequence[str]) -> None:
@@ -118,6 +128,20 @@ class ServedModel:
     created_s: int
 
 
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request that ended, as observers are told. Times are ``time.monotonic()``. Since 0.1."""
+
+    request_id: str
+    reasons: tuple[FinishReason, ...]
+    """One per choice; ``abort`` for those the client left."""
+    usage: Usage
+    arrived_s: float
+    first_token_s: float | None
+    """None: it ended before a token came."""
+    ended_s: float
+
+
 class Services(Protocol):
     """What routes get; complete once the engine is ready. Since 0.1."""
 
@@ -131,6 +155,13 @@ class Services(Protocol):
     """Sampling fields of the model's generation config that a silent request takes."""
 
     def stats(self) -> EngineStats: ...
+    def observe(self, observer: Callable[[RequestRecord], None]) -> None:
+        """Have ``observer`` told, from now on, of each request once when it has ended.
+
+        It runs in the front process's event loop, before the engine is ready at the earliest, and
+        must be quick; one that raises is logged.
+        """
+
     def plugin_table(self) -> Sequence[Mapping[str, Any]]:
         """Rows of ``llmkit plugins list``."""
 

@@ -1,0 +1,102 @@
+"""The FastAPI application: health, the routes of plugins, and what stands in front of them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fastapi import APIRouter, FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from llmkit.config import Config
+from llmkit.contracts import Services
+from llmkit.errors import LlmkitError, PluginError
+from llmkit.registry import Entry, Registry
+from llmkit.server import errors
+from llmkit.server.asgi import LimitBody, RequestIds
+from llmkit.server.auth import RequireKey
+from llmkit.server.front import Front
+from llmkit.server.health import RequireReady, health_router
+from llmkit.version import VERSION
+
+
+class Plugins(Protocol):
+    """What the server needs of the loaded plugins."""
+
+    @property
+    def registry(self) -> Registry: ...
+
+
+def build_app(front: Front, plugins: Plugins, config: Config) -> FastAPI:
+    """An application that serves ``front``; it answers before the engine does.
+
+    A request passes, in this order: its id and the last catch of exceptions, CORS where origins
+    were allowed, the API key where one is set, readiness, the size of its body, the route.
+
+    :raises PluginError: a plugin's routes failed to build or take a path that is served already.
+    """
+    app = FastAPI(
+        title="llmkit",
+        version=VERSION,
+        root_path=config.server.root_path,
+        redoc_url=None,
+        middleware=_middleware(front, config),
+    )
+    errors.install(app)
+    app.include_router(health_router(front))
+    served = {"/docs": "llmkit", "/openapi.json": "llmkit"}
+    served |= dict.fromkeys(("/live", "/health", "/ping", "/version"), "llmkit")
+    for entry in plugins.registry.entries("routes"):
+        if entry.auto:
+            router = _router(entry, plugins.registry, front.services)
+            _claim(router, entry.owner, served)
+            app.include_router(router)
+    return app
+
+
+def _middleware(front: Front, config: Config) -> list[Middleware]:
+    server = config.server
+    stack = [Middleware(RequestIds)]
+    if server.allowed_origins:
+        stack.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(server.allowed_origins),
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["X-Request-Id"],
+            )
+        )
+    if server.api_key:
+        stack.append(Middleware(RequireKey, keys=server.api_key))
+    stack.append(Middleware(RequireReady, front=front))
+    stack.append(Middleware(LimitBody, limit=server.max_request_bytes))
+    return stack
+
+
+def _router(entry: Entry, registry: Registry, services: Services) -> APIRouter:
+    try:
+        router = registry.create("routes", entry.name, services)
+    except LlmkitError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"routes {entry.name!r} of plugin {entry.owner!r} failed to build: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(router, APIRouter):
+        raise PluginError(
+            f"routes {entry.name!r} of plugin {entry.owner!r}: the factory must return a fastapi.APIRouter, "
+            f"not {type(router).__name__}"
+        )
+    return router
+
+
+def _claim(router: APIRouter, owner: str, served: dict[str, str]) -> None:
+    """Note the paths of a router. :raises PluginError: one belongs to another plugin."""
+    for route in router.routes:
+        path = getattr(route, "path", None)
+        if path is None:
+            continue
+        holder = served.setdefault(path, owner)
+        if holder != owner:
+            raise PluginError(f"plugin {owner!r} offers the path {path}, which {holder!r} serves already")

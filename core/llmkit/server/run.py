@@ -1,0 +1,166 @@
+"""From a front to an exit code: listen, serve, follow signals and the engine's life, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+
+from llmkit.config import Config
+from llmkit.server.app import Plugins, build_app
+from llmkit.server.front import Front
+from llmkit.server.listen import BACKLOG, Listener
+
+logger = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STATE_POLL_S = 0.1
+FLUSH_S = 5
+"""After a drain: how long connections get to take the last of their answers."""
+DEATH_NOTICE_S = 1.0
+"""After the engine's death: how long ``/health`` says so before the server goes."""
+
+OnState = Callable[[Front, str], None]
+"""Told at each change of ``front.state``, with the URL."""
+
+
+def run(front: Front, plugins: Plugins, config: Config, on_state: OnState | None = None) -> int:
+    """Serve until a signal or the engine's death; gives the program's exit code.
+
+    0 after SIGTERM or SIGINT and a drain; 1 if a second signal cut it short; the front's own code
+    if the engine died. The address is bound first, before the engine starts.
+
+    :raises StartupError: the address cannot be had.
+    """
+    listener = Listener(config.server)
+    try:
+        app = build_app(front, plugins, config)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_Life(front, app, config, listener, on_state).run())
+    finally:
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers: :class:`_Life` decides when it ends."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Life:
+    """Owns the order of events between the first accept and the last close."""
+
+    def __init__(
+        self, front: Front, app: FastAPI, config: Config, listener: Listener, on_state: OnState | None
+    ) -> None:
+        self._front = front
+        self._listener = listener
+        self._on_state = on_state
+        self._drain_s = config.server.shutdown_timeout
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http="httptools",
+                lifespan="off",
+                log_config=None,
+                access_log=config.server.log_level == "debug",
+                server_header=False,
+                proxy_headers=False,
+                backlog=BACKLOG,
+                root_path=config.server.root_path,
+                timeout_graceful_shutdown=FLUSH_S,
+            )
+        )
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listener.socket]), name="http")
+        reporting = asyncio.create_task(self._report(), name="state")
+        try:
+            await self._front.start()
+            code = await self._until_end(serving)
+            self._server.should_exit = True
+            await serving
+        finally:
+            reporting.cancel()
+            self._server.should_exit = self._server.force_exit = True
+            await self._front.stop()
+            await asyncio.wait({serving, reporting})
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+        self._tell()
+        return code
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            logger.warning("%s again: stopping now", number.name)
+            self._stop_now.set()
+            self._server.force_exit = True
+        else:
+            logger.info("%s: refusing new requests, finishing those under way", number.name)
+            self._stop.set()
+
+    async def _until_end(self, serving: asyncio.Task[None]) -> int:
+        """Wait for what ends the service and let requests under way end; gives the exit code."""
+        await _first(self._stop.wait(), self._front.died.wait(), _ended(serving))
+        if serving.done():
+            serving.result()
+            raise RuntimeError("the HTTP server ended by itself")
+        if self._front.died.is_set():
+            return await self._after_death()
+        if self._front.state.phase == "ready":
+            await _first(
+                self._front.drain(self._drain_s), self._stop_now.wait(), self._front.died.wait()
+            )
+        if self._front.died.is_set():
+            return await self._after_death()
+        return 1 if self._stop_now.is_set() else 0
+
+    async def _after_death(self) -> int:
+        """Streams under way end with an error event by themselves; probes get to see a 503."""
+        logger.error("the engine died: %s", self._front.state.detail)
+        await _first(asyncio.sleep(DEATH_NOTICE_S), self._stop_now.wait())
+        return self._front.exit_code or 1
+
+    async def _report(self) -> None:
+        told = None
+        while True:
+            state = self._front.state
+            if state != told:
+                told = state
+                self._tell()
+            await asyncio.sleep(STATE_POLL_S)
+
+    def _tell(self) -> None:
+        if self._on_state is not None:
+            self._on_state(self._front, self._listener.url)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    await asyncio.wait({task})
+
+
+async def _first(*awaitables: object) -> None:
+    """Wait for the first to end, cancel the others; the first's exception is raised."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]  # type: ignore[call-overload]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
