@@ -1,0 +1,305 @@
+"""Chat templates: messages and tools to a prompt, in a sandbox of our own.
+
+Renders what transformers' ``apply_chat_template`` renders, without importing it, and adds what a server
+needs: requests are normalised to what the template understands, a template's refusal is a
+:class:`RequestError`, and a template cannot run or grow without bound.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jinja2
+from jinja2 import nodes
+
+from llmkit.contracts.tokenizer import Tokenizer
+from llmkit.errors import CheckpointError, RequestError, UsageError
+from llmkit.frontend.template_sandbox import TEMPLATE_FAULTS, Sandbox, budget
+from llmkit.text import listing
+
+MAX_TEMPLATE_CHARS = 1 << 20
+MAX_PROMPT_CHARS = 1 << 24
+
+ContentFormat = Literal["string", "parts", "either"]
+"""What a template takes as a message's ``content``: text, a list of parts, or it looks which."""
+
+_PROTECTED = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "messages",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+    }
+)
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+
+class ChatTemplate:
+    """One model's chat template, compiled once; implements ``ChatRenderer``.
+
+    Immutable, so safe in several threads.
+    """
+
+    def __init__(self, template: str, tokenizer: Tokenizer) -> None:
+        """:raises CheckpointError: it is no valid Jinja, or far too long."""
+        if len(template) > MAX_TEMPLATE_CHARS:
+            raise CheckpointError(
+                f"the chat template has {len(template)} characters; at most {MAX_TEMPLATE_CHARS} are read"
+            )
+        sandbox = Sandbox()
+        try:
+            tree = sandbox.parse(template)
+            self._template = sandbox.from_string(template)
+        except jinja2.TemplateSyntaxError as error:
+            raise CheckpointError(
+                f"the chat template is not valid Jinja: line {error.lineno}: {error.message}"
+            ) from None
+        self._source = template
+        self._tokenizer = tokenizer
+        self._protected = _PROTECTED | set(tokenizer.special_tokens) | set(sandbox.globals)
+        self._knows_developer = "developer" in template
+        self.content_format: ContentFormat = _content_format(tree)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_args: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt as text.
+
+        ``continue_final_message`` leaves the last message open and needs ``add_generation_prompt=False``.
+        :raises RequestError: in the template's own words, or a protected argument was given.
+        """
+        arguments = dict(template_args or {})
+        self._refuse_protected(arguments)
+        if continue_final_message and add_generation_prompt:
+            raise RequestError(
+                "continue_final_message and add_generation_prompt exclude each other: one leaves the last "
+                "message open, the other begins a new one",
+                param="continue_final_message",
+            )
+        chat = [self._prepared(message, f"messages[{i}]") for i, message in enumerate(messages)]
+        final = self._mark_final(chat) if continue_final_message else ""
+        variables = {
+            **self._tokenizer.special_tokens,
+            "documents": None,
+            **_plain(arguments),
+            "messages": chat,
+            "tools": None if tools is None else _plain(tools),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._run(variables)
+        return _cut_at_mark(text, final) if continue_final_message else text
+
+    def render_ids(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """As :meth:`render`, encoded without adding special tokens: the template writes its own BOS."""
+        return self._tokenizer.encode(self.render(messages, **options), add_special_tokens=False)
+
+    def _refuse_protected(self, arguments: Mapping[str, Any]) -> None:
+        taken = sorted(self._protected & arguments.keys())
+        if taken:
+            raise RequestError(
+                f"chat_template_kwargs may not set {listing(taken)}: the server sets it",
+                param=f"chat_template_kwargs.{taken[0]}",
+            )
+
+    def _prepared(self, message: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """A fresh copy in the shape this template understands."""
+        if not isinstance(message, Mapping):
+            raise RequestError(f"{where} is {type(message).__name__}; a message is an object", param=where)
+        # A missing key reads better than None: templates print `None` or fail on it.
+        fresh = {key: _plain(value) for key, value in message.items() if value is not None}
+        if fresh.get("role") == "developer" and not self._knows_developer:
+            fresh["role"] = "system"
+        content = fresh.get("content")
+        if isinstance(content, list):
+            _check_parts(content, f"{where}.content")
+            if self.content_format == "string":
+                fresh["content"] = "\n".join(_part_text(part) for part in content)
+        elif isinstance(content, str) and self.content_format == "parts":
+            fresh["content"] = [{"type": "text", "text": content}]
+        for call in fresh.get("tool_calls") or ():
+            _open_arguments(call)
+        reasoning = next((fresh[key] for key in _REASONING_FIELDS if key in fresh), None)
+        if reasoning is not None:
+            # Clients use three names; templates read the first, gpt-oss the second.
+            fresh = {"thinking": reasoning, **fresh, "reasoning_content": reasoning}
+        return fresh
+
+    def _mark_final(self, chat: list[dict[str, Any]]) -> str:
+        """Append the mark to the last message's text; gives the text without it."""
+        if not chat:
+            raise RequestError("continue_final_message needs a message to continue", param="messages")
+        where = f"messages[{len(chat) - 1}].content"
+        content = chat[-1].get("content")
+        if isinstance(content, str):
+            chat[-1]["content"] = content + _CONTINUE_MARK
+            return content
+        for part in reversed(content if isinstance(content, list) else []):
+            if isinstance(part.get("text"), str):
+                text: str = part["text"]
+                part["text"] = text + _CONTINUE_MARK
+                return text
+        raise RequestError("continue_final_message: the last message has no text to continue", param=where)
+
+    def _run(self, variables: Mapping[str, Any]) -> str:
+        pieces: list[str] = []
+        size = 0
+        try:
+            with budget():
+                for piece in self._template.generate(variables):
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > MAX_PROMPT_CHARS:
+                        raise RequestError(
+                            f"the rendered prompt passes {MAX_PROMPT_CHARS} characters", param="messages"
+                        )
+        except TEMPLATE_FAULTS as error:
+            # A conversation the template refuses or cannot handle; its words say which.
+            raise RequestError(f"chat template: {_words(error)}", param="messages") from error
+        return "".join(pieces)
+
+
+def read_template(value: str) -> str:
+    """The text behind ``--chat-template``: a file's, or the value itself where it is a template.
+
+    :raises UsageError: it looks like a file and cannot be read.
+    """
+    if "{" in value or "\n" in value:
+        return value
+    path = Path(value).expanduser()
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(MAX_TEMPLATE_CHARS + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"--chat-template {value}: {error}; give a Jinja file, or the template itself"
+        ) from None
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, jinja2.TemplateError):
+        return error.message or type(error).__name__
+    if isinstance(error, RecursionError):
+        return "the template recurses without end"
+    return f"{type(error).__name__}: {error}"
+
+
+def _plain(value: Any) -> Any:
+    """A deep copy of JSON data: a template sees no object with methods of its own."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [_plain(item) for item in value]
+    raise RequestError(f"a {type(value).__name__} is no JSON value; a chat template takes only those")
+
+
+def _check_parts(parts: list[Any], where: str) -> None:
+    for i, part in enumerate(parts):
+        kind = part.get("type", "text") if isinstance(part, dict) else type(part).__name__
+        field = _TEXT_PARTS.get(kind)
+        if field is None:
+            raise RequestError(
+                f"{where}[{i}] is {kind!r}; this model takes text parts only", param=f"{where}[{i}]"
+            )
+        if not isinstance(part.get(field), str):
+            raise RequestError(
+                f"{where}[{i}].{field} must be a string in a part of type {kind!r}",
+                param=f"{where}[{i}].{field}",
+            )
+
+
+def _part_text(part: dict[str, Any]) -> str:
+    text: str = part[_TEXT_PARTS[part.get("type", "text")]]
+    return text
+
+
+def _open_arguments(call: Any) -> None:
+    """Arguments come as JSON text and go to the template as an object; what is no object stays text."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        return  # a model wrote it and the client sends it back; the template shows it as it is
+    if isinstance(arguments, dict):
+        function["arguments"] = arguments
+
+
+def _cut_at_mark(text: str, final: str) -> str:
+    """The prompt up to the end of the message that is continued."""
+    mark = _CONTINUE_MARK.strip()
+    at = text.rfind(mark)
+    if at < 0 or final.strip() not in text:
+        raise RequestError(
+            "continue_final_message: the chat template changes or drops the last message, so it cannot be "
+            "continued",
+            param="continue_final_message",
+        )
+    # A template that trims the message took the mark's own space away, and the message's.
+    return text[:at] if text.startswith(_CONTINUE_MARK, at) else text[:at].rstrip()
+
+
+def _content_format(tree: nodes.Template) -> ContentFormat:
+    """A template that loops over ``content`` takes parts; one that tests it for a string takes either."""
+    names = {"content"}
+    for assign in tree.find_all(nodes.Assign):
+        if isinstance(assign.target, nodes.Name) and _is_content(assign.node, names):
+            names.add(assign.target.name)
+    if not any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For)):
+        return "string"
+    looks = any(
+        test.name in ("string", "iterable", "sequence", "mapping") and _is_content(test.node, names)
+        for test in tree.find_all(nodes.Test)
+    )
+    return "either" if looks else "parts"
+
+
+def _is_content(node: nodes.Node, names: set[str]) -> bool:
+    for inner in _alternatives(node):
+        if isinstance(inner, nodes.Name) and inner.name in names:
+            return True
+        if isinstance(inner, nodes.Getattr) and inner.attr == "content":
+            return True
+        if (
+            isinstance(inner, nodes.Getitem)
+            and isinstance(inner.arg, nodes.Const)
+            and inner.arg.value == "content"
+        ):
+            return True
+    return False
+
+
+def _alternatives(node: nodes.Node) -> Iterator[nodes.Node]:
+    """The expressions whose value ``node`` may be, through filters, slices and conditions."""
+    if isinstance(node, nodes.Filter) and node.node is not None:
+        yield from _alternatives(node.node)
+    elif isinstance(node, nodes.CondExpr):
+        yield from _alternatives(node.expr1)
+        if node.expr2 is not None:
+            yield from _alternatives(node.expr2)
+    elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+        yield from _alternatives(node.node)
+    else:
+        yield node
