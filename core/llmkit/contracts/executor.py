@@ -22,8 +22,11 @@ class Components(Protocol):
         :raises UnknownName: nobody registered it. :raises StartupError: it refuses ``spec``.
         """
 
-    def create(self, kind: str, name: str, spec: Any) -> Any:
-        """Call its factory with ``spec`` and its plugin's options."""
+    def usable(self, kind: str, spec: Any) -> list[str]:
+        """Every name that ``auto`` may take for ``spec``, best first; for kinds that combine several."""
+
+    def create(self, kind: str, name: str, *specs: Any) -> Any:
+        """Call its factory with ``specs`` (as its contract lists them) and its plugin's options."""
 
 
 @dataclass(frozen=True, slots=True)

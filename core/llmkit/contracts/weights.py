@@ -61,6 +61,15 @@ class CheckpointInfo(msgspec.Struct, frozen=True):
     encoding: str = "dense"
     """``dense`` or the quantization, for the start-up summary and refusals."""
 
+    @property
+    def context_length(self) -> int | None:
+        """Longest sequence the model was made for, tokens; None where its config does not say."""
+        for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+            value = self.config.get(key)
+            if isinstance(value, int) and value > 0:
+                return value
+        return None
+
 
 class WeightRef(Protocol):
     """One tensor of a checkpoint, not read yet. Since 0.1."""
