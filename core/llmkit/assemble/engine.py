@@ -1,0 +1,93 @@
+"""From a configuration to an engine that answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmkit.config import Config
+from llmkit.contracts.executor import Components, Executor, ExecutorSpec
+from llmkit.contracts.scheduler import Scheduler, SchedulerSpec, SchedulingPolicy
+from llmkit.contracts.weights import CheckpointInfo, ModelFiles, Progress
+from llmkit.engine.core import EngineCore
+from llmkit.engine.layout import KVBudget, PlannedLayout, plan_layout
+from llmkit.engine.prefix import cache_root
+from llmkit.engine.scheduler import CONTINUOUS, ContinuousScheduler
+from llmkit.errors import StartupError
+from llmkit.messages import Choice, EngineReady, WorkerReport
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """A started engine and what to tell those who wait for it."""
+
+    core: EngineCore
+    ready: EngineReady
+
+
+def build_engine(
+    config: Config, files: ModelFiles, info: CheckpointInfo, components: Components, progress: Progress
+) -> BuiltEngine:
+    """Choose and start an executor, cut its KV memory and put a scheduler over it.
+
+    :raises UsageError: something asked for by name cannot be honoured.
+    :raises StartupError: the model cannot be served here, in the words of whatever refused.
+    """
+    spec = ExecutorSpec(config, files, info, components)
+    choice = components.choose("executor", config.parallel.executor, spec)
+    executor: Executor = components.create("executor", choice.name, spec)
+    try:
+        report = executor.start(progress)
+        if config.model.deterministic and not report.row_invariant:
+            raise StartupError(
+                f"--deterministic: executor {choice.name!r} reports a part whose results depend on batching"
+            )
+        planned = plan_layout(
+            KVBudget(report.layers, report.kv_bytes, report.kv_why),
+            config.cache,
+            config.scheduler,
+            model_len=info.context_length,
+            max_model_len=config.model.max_model_len,
+        )
+        executor.allocate(planned.layout, progress)
+        scheduler, choices = _make_scheduler(config, files, report, planned, components)
+    except BaseException:
+        executor.shutdown(0)
+        raise
+    return BuiltEngine(
+        EngineCore(scheduler, executor),
+        EngineReady(
+            max_model_len=planned.max_model_len,
+            vocab_size=report.vocab_size,
+            num_blocks=planned.layout.num_blocks,
+            block_size=config.cache.block_size,
+            kv_bytes=planned.layout.total_bytes,
+            weight_bytes=report.weight_bytes,
+            choices=(choice, *report.choices, *choices),
+            notes=planned.notes,
+        ),
+    )
+
+
+def _make_scheduler(
+    config: Config,
+    files: ModelFiles,
+    report: WorkerReport,
+    planned: PlannedLayout,
+    components: Components,
+) -> tuple[Scheduler, tuple[Choice, ...]]:
+    policy_choice = components.choose("policy", config.scheduler.scheduling_policy, config.scheduler)
+    policy: SchedulingPolicy = components.create("policy", policy_choice.name, config.scheduler)
+    spec = SchedulerSpec(
+        scheduler=config.scheduler,
+        cache=config.cache,
+        layout=planned.layout,
+        block_size=config.cache.block_size,
+        max_model_len=planned.max_model_len,
+        cache_root=cache_root(config.cache.prefix_cache_salt, files.identity, report.layers),
+        policy=policy,
+    )
+    if config.scheduler.scheduler in ("auto", CONTINUOUS):
+        built_in = Choice("scheduler", CONTINUOUS, "built in")
+        return ContinuousScheduler(spec), (built_in, policy_choice)
+    choice = components.choose("scheduler", config.scheduler.scheduler, spec)
+    return components.create("scheduler", choice.name, spec), (choice, policy_choice)

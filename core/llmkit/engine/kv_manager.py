@@ -1,0 +1,205 @@
+"""Which blocks each request holds in each group: growth, windows, prefix hits, release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmkit.engine.block_pool import KVBlockPool
+from llmkit.engine.layout import sequence_blocks
+from llmkit.engine.prefix import block_key, group_key
+from llmkit.engine.request import Request
+from llmkit.kv import NULL_BLOCK, KVLayout
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """What the cache has of a request's beginning."""
+
+    num_tokens: int
+    """Tokens that need not be computed; at least one always is."""
+    tables: list[list[int]]
+    """Blocks of each group, NULL_BLOCK where a sliding group needs none. All of equal length."""
+    copy: bool
+    """The hit covers every token: the last block is copied, for its last token is written again."""
+
+
+class KVManager:
+    """Owns the pool and, through it, the block tables of every request.
+
+    Tables of all groups have the same length: entry ``i`` stands for tokens ``i * block_size`` and on.
+    What is asked (:meth:`missing`, :meth:`fitting`, :meth:`find_prefix`) changes nothing; what is done
+    (:meth:`start`, :meth:`grow`) may assume that it was asked.
+    """
+
+    def __init__(self, layout: KVLayout, block_size: int, chunk: int, *, caching: bool) -> None:
+        self.pool = KVBlockPool(layout.num_blocks)
+        self._groups = layout.groups
+        self._windows = [group.spec.window for group in layout.groups]
+        self._block_size = block_size
+        self._chunk = chunk
+        self._caching = caching
+        self._copy_sources: list[int] = []
+
+    # ---- asked ----
+
+    def missing(self, request: Request, num_tokens: int) -> int:
+        """Free blocks that growing to ``num_tokens`` takes, less those behind a window that it gives back."""
+        more = self._more_blocks(request, num_tokens)
+        if more <= 0:
+            return 0
+        return max(0, more * len(self._groups) - self._num_stale(request))
+
+    def fitting(self, request: Request, num_tokens: int) -> int:
+        """How many of the next ``num_tokens`` tokens have a place now."""
+        if not self._groups:
+            return num_tokens
+        blocks = (self.pool.num_free + self._num_stale(request)) // len(self._groups)
+        room = (len(request.tables[0]) + blocks) * self._block_size - request.num_computed
+        return min(num_tokens, room)
+
+    def outstanding(self, request: Request) -> int:
+        """Blocks it may still take until its known tokens and one block more are computed."""
+        return max(0, self._ahead(request) - self.num_held(request))
+
+    def num_held(self, request: Request) -> int:
+        return sum(len(table) - gone for table, gone in zip(request.tables, request.freed, strict=True))
+
+    def find_prefix(self, request: Request) -> PrefixHit:
+        """The longest beginning whose KV is cached in every group."""
+        length = len(request.tokens) // self._block_size if self._caching else 0
+        self._extend_keys(request, length)
+        found = [
+            [self.pool.find(group_key(key, group)) for key in request.block_keys[:length]]
+            for group in range(len(self._groups))
+        ]
+        agreed = False
+        while length and not agreed:
+            agreed = True
+            for blocks, window in zip(found, self._windows, strict=True):
+                # A hole spoils every length that needs it, and none that ends before it.
+                first = self._first_needed(self._hit_tokens(request, length), window)
+                hole = self._last_hole(blocks, first, length) if window else self._first_hole(blocks, length)
+                if hole is not None:
+                    length, agreed = hole, False
+        if not self._groups:
+            length = 0
+        num_tokens = self._hit_tokens(request, length)
+        tables = []
+        for blocks, window in zip(found, self._windows, strict=True):
+            first = self._first_needed(num_tokens, window)
+            tables.append([NULL_BLOCK] * min(first, length) + [b for b in blocks[first:length] if b])
+        return PrefixHit(num_tokens, tables, copy=num_tokens < length * self._block_size)
+
+    def needed_to_start(self, request: Request, hit: PrefixHit) -> int:
+        """Free blocks a waiting request will take until its known tokens and one block more are computed."""
+        shared = sum(self.pool.refs(block) > 0 for table in hit.tables for block in table if block)
+        return self._ahead(request) - shared
+
+    # ---- done ----
+
+    def start(self, request: Request, hit: PrefixHit) -> list[tuple[int, int]]:
+        """Give it the blocks of its hit; returns the (source, destination) copies to make first."""
+        request.tables = [list(table) for table in hit.tables]
+        request.freed = [table.count(NULL_BLOCK) for table in hit.tables]
+        request.num_computed = request.num_done = hit.num_tokens
+        request.num_known_blocks = hit.num_tokens // self._block_size
+        for table in request.tables:
+            for block in table:
+                if block != NULL_BLOCK:
+                    self.pool.hold(block)
+        if not hit.copy:
+            return []
+        copies = []
+        for table, fresh in zip(request.tables, self.pool.allocate(len(self._groups)), strict=True):
+            copies.append((table[-1], fresh))
+            self._copy_sources.append(table[-1])
+            table[-1] = fresh
+        return copies
+
+    def grow(self, request: Request, num_tokens: int) -> list[list[int]]:
+        """Make room up to ``num_tokens``; returns the blocks appended to each group's table."""
+        more = self._more_blocks(request, num_tokens)
+        if more <= 0:
+            return [[] for _ in self._groups]
+        self._free_stale(request)
+        added = []
+        for table in request.tables:
+            blocks = self.pool.allocate(more)
+            table += blocks
+            added.append(blocks)
+        return added
+
+    def end_plan(self) -> None:
+        """Let go of the sources of this plan's copies, held so that nobody wrote to them in it."""
+        self.pool.release(self._copy_sources)
+        self._copy_sources.clear()
+
+    def publish(self, request: Request) -> None:
+        """Make its full blocks known to the cache, as far as finished steps have filled them."""
+        if not self._caching:
+            return
+        full = min(request.num_done, len(request.tokens)) // self._block_size
+        if full <= request.num_known_blocks:
+            return
+        self._extend_keys(request, full)
+        for index in range(request.num_known_blocks, full):
+            for group, table in enumerate(request.tables):
+                if table[index] != NULL_BLOCK:
+                    self.pool.cache(table[index], group_key(request.block_keys[index], group))
+        request.num_known_blocks = full
+
+    def release(self, request: Request) -> None:
+        """Take all its blocks back; the end of a sequence is reused before its beginning."""
+        for blocks in zip(*(reversed(table) for table in request.tables), strict=True):
+            self.pool.release(blocks)
+        request.tables, request.freed = [], []
+        request.num_computed = request.num_done = request.num_known_blocks = 0
+
+    # ---- helpers ----
+
+    def _more_blocks(self, request: Request, num_tokens: int) -> int:
+        if not request.tables:
+            return 0
+        return -(-num_tokens // self._block_size) - len(request.tables[0])
+
+    def _ahead(self, request: Request) -> int:
+        tokens = min(len(request.tokens) + self._block_size, request.limit)
+        return sequence_blocks(self._groups, tokens, self._chunk)
+
+    def _first_needed(self, num_computed: int, window: int | None) -> int:
+        """First block that the token after ``num_computed`` still sees."""
+        return 0 if window is None else max(0, num_computed - (window - 1)) // self._block_size
+
+    def _num_stale(self, request: Request) -> int:
+        """Blocks behind a window that nobody else holds."""
+        return sum(
+            self.pool.refs(block) == 1
+            for table, gone, window in zip(request.tables, request.freed, self._windows, strict=True)
+            for block in table[gone : self._first_needed(request.num_computed, window)]
+        )
+
+    def _free_stale(self, request: Request) -> None:
+        for group, window in enumerate(self._windows):
+            table, gone = request.tables[group], request.freed[group]
+            first = min(self._first_needed(request.num_computed, window), len(table))
+            if first > gone:
+                self.pool.release(reversed(table[gone:first]))
+                table[gone:first] = [NULL_BLOCK] * (first - gone)
+                request.freed[group] = first
+
+    def _extend_keys(self, request: Request, num_blocks: int) -> None:
+        keys, size = request.block_keys, self._block_size
+        for index in range(len(keys), num_blocks):
+            parent = keys[-1] if keys else request.root
+            keys.append(block_key(parent, request.tokens[index * size : (index + 1) * size]))
+
+    def _hit_tokens(self, request: Request, num_blocks: int) -> int:
+        return min(num_blocks * self._block_size, len(request.tokens) - 1)
+
+    @staticmethod
+    def _first_hole(blocks: list[int | None], length: int) -> int | None:
+        return next((index for index in range(length) if blocks[index] is None), None)
+
+    @staticmethod
+    def _last_hole(blocks: list[int | None], first: int, length: int) -> int | None:
+        return next((index for index in range(length - 1, first - 1, -1) if blocks[index] is None), None)

@@ -1,0 +1,98 @@
+"""One request in the engine: its tokens, how far they are computed, and when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmkit.messages import AddRequest
+from llmkit.types import FinishReason
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Owned by the scheduler; policies read it as a ``RequestView``."""
+
+    source: AddRequest
+    order: int
+    """Place in the order of arrival."""
+    limit: int
+    """Most tokens, prompt and output together."""
+    root: bytes
+    """Root of its prefix-cache keys."""
+    tokens: list[int]
+    """Prompt, then all output so far."""
+    num_computed: int = 0
+    """Tokens whose KV is there once every planned step has run."""
+    num_done: int = 0
+    """Tokens whose KV is there: their step's result has come."""
+    num_told: int = 0
+    """Tokens the workers know of; 0 while they do not know the request."""
+    epoch: int = 0
+    """Grows when it is preempted or ends, so that results of earlier steps are known to be stale."""
+    sort_key: Any = None
+    """The policy's, asked when it began to wait."""
+    num_cached: int | None = None
+    """Prompt tokens found in the prefix cache when it first started; None before."""
+    tables: list[list[int]] = field(default_factory=list)
+    """Block ids of each group; empty while it waits. Changed by the KV manager alone."""
+    freed: list[int] = field(default_factory=list)
+    """How many blocks at the front of each table a sliding group has given back."""
+    block_keys: list[bytes] = field(default_factory=list)
+    """Chain keys of its full blocks, as far as they were asked for."""
+    num_known_blocks: int = 0
+    """Full blocks offered to the prefix cache since it last started."""
+
+    @property
+    def request_id(self) -> str:
+        return self.source.request_id
+
+    @property
+    def priority(self) -> int:
+        return self.source.priority
+
+    @property
+    def arrival_s(self) -> float:
+        return self.source.arrival_s
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.source.prompt_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - len(self.source.prompt_ids)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        return self.num_computed
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens that no planned step computes: 1 in decode, 0 while its sample is awaited."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        return () if self.source.params.ignore_eos else self.source.eos_ids
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """All that end it, masked by the sampler until ``min_tokens`` are out."""
+        return (*self.eos_ids, *self.source.params.stop_token_ids)
+
+    def append(self, token: int) -> tuple[FinishReason, int | None] | None:
+        """Take one sampled token; if it ends the request, the reason and the stop token id.
+
+        An end token counts from the first position at which the sampler does not mask it. An end
+        beats the length limit when both come with the same token.
+        """
+        self.tokens.append(token)
+        if self.num_output_tokens > self.source.params.min_tokens:
+            if token in self.eos_ids:
+                return FinishReason.STOP, None
+            if token in self.source.params.stop_token_ids:
+                return FinishReason.STOP, token
+        if len(self.tokens) >= self.limit:
+            return FinishReason.LENGTH, None
+        return None
