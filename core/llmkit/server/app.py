@@ -81,7 +81,8 @@ def _router(entry: Entry, registry: Registry, services: Services) -> APIRouter:
         raise
     except Exception as error:
         raise PluginError(
-            f"routes {entry.name!r} of plugin {entry.owner!r} failed to build: {type(error).__name__}: {error}"
+            f"routes {entry.name!r} of plugin {entry.owner!r} failed to build: "
+            f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(router, APIRouter):
         raise PluginError(

@@ -119,8 +119,7 @@ class LimitBody:
     def _too_large(self) -> Failure:
         return Failure(
             413,
-            f"the body is larger than {self._limit} bytes, the most this server reads "
-            f"(--max-request-bytes)",
+            f"the body is larger than {self._limit} bytes, the most this server reads (--max-request-bytes)",
             "invalid_request_error",
             code="request_too_large",
         )

@@ -122,9 +122,7 @@ class _Life:
         if self._front.died.is_set():
             return await self._after_death()
         if self._front.state.phase == "ready":
-            await _first(
-                self._front.drain(self._drain_s), self._stop_now.wait(), self._front.died.wait()
-            )
+            await _first(self._front.drain(self._drain_s), self._stop_now.wait(), self._front.died.wait())
         if self._front.died.is_set():
             return await self._after_death()
         return 1 if self._stop_now.is_set() else 0

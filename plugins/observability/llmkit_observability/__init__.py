@@ -1,1 +1,1 @@
-
+"""Metrics of a running server."""

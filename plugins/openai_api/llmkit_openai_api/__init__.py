@@ -1,1 +1,1 @@
-
+"""The OpenAI-compatible HTTP routes."""

@@ -1,0 +1,198 @@
+"""From an HTTP body to llmkit's own types, and what a body may not ask for yet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+
+from llmkit import RequestError
+from llmkit.contracts import RequestContext, SamplingParams, Services
+from llmkit_openai_api.schema import Body, SamplingBody
+
+logger = logging.getLogger(__name__)
+
+HARMLESS = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+"""Fields that change nothing in the answer, or nothing without tools; taken in silence."""
+
+_SAMPLING = (
+    "n",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "skip_special_tokens",
+)
+"""Fields with the same name and meaning in a body, in a generation config and in SamplingParams."""
+
+_MAX_REMEMBERED = 1024
+
+
+class UnknownFields:
+    """Warns of each unknown request field once in the life of the server."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def warn(self, body: Body, route: str) -> None:
+        """Look through the fields of ``body`` that its schema does not know."""
+        for name in (body.model_extra or {}).keys() - HARMLESS - _REFUSED.keys():
+            if name not in self._seen and len(self._seen) < _MAX_REMEMBERED:
+                self._seen.add(name)
+                logger.warning("%s: ignoring the unknown request field %.80r", route, name)
+
+
+def refuse_unsupported(body: Body) -> None:
+    """:raises RequestError: a field asks for what is not here, and ignoring it would change the result."""
+    for name, value in (body.model_extra or {}).items():
+        harmless = _REFUSED.get(name)
+        if harmless is not None and value is not None and not harmless(value):
+            raise not_yet(name)
+    response_format = getattr(body, "response_format", None)
+    if response_format is not None and response_format.type != "text":
+        raise RequestError(
+            f"response_format of type {response_format.type!r} is not supported yet; only 'text' is",
+            param="response_format",
+        )
+
+
+def refuse_tools(tools: list[Any] | None, tool_choice: str | Mapping[str, Any] | None) -> None:
+    """Tools may be listed only where the request forbids their use. :raises RequestError: else."""
+    if tool_choice == "none":
+        return
+    if tools:
+        raise not_yet("tools")
+    if tool_choice is not None and tool_choice != "auto":
+        raise RequestError("tool_choice asks for a call, but there are no tools", param="tool_choice")
+
+
+def not_yet(name: str) -> RequestError:
+    return RequestError(
+        f"{name} is not supported yet; leave it out", param=name, code="unsupported_parameter"
+    )
+
+
+def check_model(services: Services, name: str | None) -> None:
+    """:raises RequestError: 404, no model of this name is served."""
+    if name and name not in services.model.names:
+        served = ", ".join(repr(known) for known in services.model.names)
+        raise RequestError(
+            f"the model {name[:200]!r} does not exist here; served: {served}",
+            param="model",
+            code="model_not_found",
+            status=404,
+        )
+
+
+def sampling_params(
+    body: SamplingBody, services: Services, *, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """What the request asks, over the model's own defaults, over llmkit's.
+
+    :raises RequestError: ``logit_bias`` has a key that is no token id.
+    """
+    defaults = services.generation_defaults
+    chosen: dict[str, Any] = {name: defaults[name] for name in _SAMPLING if defaults.get(name) is not None}
+    for name in _SAMPLING:
+        value = getattr(body, name)
+        if value is not None:
+            chosen[name] = value
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    return SamplingParams(
+        **chosen,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        stop=tuple(stop),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logit_bias=_by_token_id(body.logit_bias or {}),
+        plugin_args={**(body.vllm_xargs or {}), **(body.plugin_args or {})},
+    )
+
+
+def request_context(body: SamplingBody, request: Request) -> RequestContext:
+    """The server has given every request an ``X-Request-Id``."""
+    return RequestContext(
+        request_id=request.headers.get("x-request-id"),
+        headers=dict(request.headers),
+        cache_salt=body.cache_salt,
+        priority=body.priority or 0,
+    )
+
+
+def wants_usage(body: SamplingBody) -> bool:
+    """:raises RequestError: stream options without a stream."""
+    if body.stream_options is None:
+        return False
+    if not body.stream:
+        raise RequestError("stream_options is only allowed with stream true", param="stream_options")
+    return bool(body.stream_options.include_usage)
+
+
+def _by_token_id(bias: Mapping[str, float]) -> dict[int, float]:
+    by_id: dict[int, float] = {}
+    for key, value in bias.items():
+        # int() alone would take " 5", "+5", "5_0" and digits of other scripts.
+        digits = key.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 12):
+            raise RequestError(f"logit_bias: {key[:60]!r} is no token id", param="logit_bias")
+        by_id[int(key)] = value
+    return by_id
+
+
+# ---- fields of OpenAI and vLLM that nothing here honours yet: name -> whether a value asks for nothing ----
+
+
+def _falsy(value: Any) -> bool:
+    return not value
+
+
+def _never(_value: Any) -> bool:
+    return False
+
+
+_REFUSED: Mapping[str, Callable[[Any], bool]] = {
+    "allowed_token_ids": _never,
+    "audio": _never,
+    "bad_words": _falsy,
+    "chat_template": _never,
+    "documents": _falsy,
+    "function_call": lambda value: value == "none",
+    "functions": _falsy,
+    "guided_choice": _never,
+    "guided_grammar": _never,
+    "guided_json": _never,
+    "guided_json_object": _falsy,
+    "guided_regex": _never,
+    "kv_transfer_params": _never,
+    "logits_processors": _falsy,
+    "mm_processor_kwargs": _falsy,
+    "prompt_embeds": _never,
+    "prompt_logprobs": _never,
+    "structural_tag": _never,
+    "structured_outputs": _never,
+    "truncate_prompt_tokens": _never,
+    "use_beam_search": _falsy,
+    "web_search_options": _never,
+}

@@ -1,0 +1,20 @@
+"""All routes of this plugin on one router."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from llmkit.contracts import Services
+from llmkit_openai_api import chat, completions, models, tokenize
+from llmkit_openai_api.request import UnknownFields
+
+
+def router(services: Services) -> APIRouter:
+    """``services`` may be incomplete yet: routes read it when they are called."""
+    unknown = UnknownFields()
+    combined = APIRouter(tags=["openai"])
+    combined.include_router(models.router(services))
+    combined.include_router(chat.router(services, unknown))
+    combined.include_router(completions.router(services, unknown))
+    combined.include_router(tokenize.router(services, unknown))
+    return combined

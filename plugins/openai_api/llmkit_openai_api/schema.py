@@ -1,0 +1,161 @@
+"""Request bodies. Strict: a value of the wrong JSON type is refused, never converted.
+
+Ranges are checked with the rest of a request in the front process; unknown fields are kept in
+``model_extra`` for :mod:`llmkit_openai_api.request` to judge.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+MAX_EXACT = 2**53
+MAX_TOP_LOGPROBS = 20
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number: 2.0 is the integer 2."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_EXACT:
+        return int(value)
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_whole), Field(ge=-(2**63), lt=2**63)]
+Number = Annotated[float, Field(strict=True)]
+Object = dict[str, Any]
+
+
+class Body(BaseModel):
+    """Base of all: strict types, finite numbers, unknown fields kept."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class SamplingBody(Body):
+    """What chat and plain completions share. None, like null, is "not given"."""
+
+    model: str | None = None
+    n: Integer | None = None
+    max_tokens: Integer | None = None
+    min_tokens: Integer | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: Integer | None = None
+    min_p: Number | None = None
+    seed: Integer | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    repetition_penalty: Number | None = None
+    logit_bias: dict[str, Number] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Integer] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    echo: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: str | None = None
+    priority: Integer | None = None
+    plugin_args: Object | None = None
+    vllm_xargs: Object | None = None
+
+
+class ContentPart(Body):
+    """The template says which types it takes."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class FunctionCall(Body):
+    name: str
+    arguments: str | Object | None = None
+
+
+class ToolCall(Body):
+    id: str | None = None
+    type: str | None = None
+    function: FunctionCall
+
+
+class Message(Body):
+    """One turn. Null content is an assistant's that said nothing; other fields go to the template."""
+
+    role: str = Field(min_length=1, max_length=64)
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+class ResponseFormat(Body):
+    type: str
+
+
+class Conversation(Body):
+    """Messages and how the template renders them."""
+
+    messages: list[Message] = Field(min_length=1)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Object | None = None
+    reasoning_effort: str | None = None
+    tools: list[Object] | None = None
+    tool_choice: str | Object | None = None
+
+
+class ChatRequest(SamplingBody, Conversation):
+    """``POST /v1/chat/completions``."""
+
+    max_completion_tokens: Integer | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[Integer, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    modalities: list[str] | None = None
+
+
+class CompletionRequest(SamplingBody):
+    """``POST /v1/completions``."""
+
+    prompt: Any = Field(
+        json_schema_extra={
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "array", "items": {"type": "integer"}},
+                {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+            ]
+        }
+    )
+    logprobs: Integer | None = None
+    best_of: Integer | None = None
+    suffix: str | None = None
+    response_format: ResponseFormat | None = None
+
+
+class TokenizeRequest(Body):
+    """``POST /tokenize``: either ``prompt`` or ``messages``."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = Field(None, min_length=1)
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Object | None = None
+    tools: list[Object] | None = None
+
+
+class DetokenizeRequest(Body):
+    """``POST /detokenize``."""
+
+    model: str | None = None
+    tokens: list[Integer]

@@ -1,0 +1,109 @@
+"""The one writer of streams: events in, server-sent events out, in one grammar.
+
+For each choice: an opening, pieces, one ending and nothing after it; then usage if asked, then
+``[DONE]``. A failure is an ``error`` object and the end: no ending it did not have, no ``[DONE]``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from llmkit import Draining, EngineDead, EngineError
+from llmkit.contracts import Content, Event, Finished, PositionLogprobs, Tokens, Usage
+from llmkit_openai_api.choices import Choices
+from llmkit_openai_api.wire import Envelope
+
+logger = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ChunkShape(Protocol):
+    """How one route words the chunks of a stream."""
+
+    def opening(self, index: int) -> Envelope | None:
+        """Before anything else of a choice."""
+
+    def piece(self, index: int, text: str, logprobs: Sequence[PositionLogprobs]) -> Envelope:
+        """Text and the logprobs of the tokens since the last piece."""
+
+    def ending(self, index: int, finished: Finished) -> Envelope:
+        """The last of a choice: why it ended and nothing else."""
+
+    def usage(self, usage: Usage) -> Envelope:
+        """After all choices."""
+
+
+class StreamWriter:
+    """Owns the grammar of one stream."""
+
+    def __init__(self, shape: ChunkShape, *, include_usage: bool) -> None:
+        self._shape = shape
+        self._include_usage = include_usage
+        self._logprobs: dict[int, list[PositionLogprobs]] = {}
+        """Choice -> logprobs not sent yet; a choice is here from its opening to its ending."""
+
+    def write(self, index: int, event: Event) -> bytes:
+        """The frames of one event; may be empty, for text that is held back shows later."""
+        frames = b""
+        if index not in self._logprobs:
+            self._logprobs[index] = []
+            frames = _frame(self._shape.opening(index))
+        match event:
+            case Tokens():
+                self._logprobs[index] += event.logprobs
+            case Content():
+                frames += self._piece(index, event.text)
+            case Finished():
+                if self._logprobs[index]:
+                    frames += self._piece(index, "")
+                frames += _frame(self._shape.ending(index, event))
+            case _:
+                raise TypeError(f"a stream has no chunk for a {type(event).__name__}")
+        return frames
+
+    def end(self, usage: Usage) -> bytes:
+        """After the last event."""
+        return (_frame(self._shape.usage(usage)) if self._include_usage else b"") + DONE
+
+    def _piece(self, index: int, text: str) -> bytes:
+        logprobs, self._logprobs[index] = self._logprobs[index], []
+        return _frame(self._shape.piece(index, text, logprobs))
+
+
+async def frames(choices: Choices, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
+    """A whole stream. Whoever asked for it closes ``choices``, even if it never began."""
+    try:
+        async for index, event in choices:
+            written = writer.write(index, event)
+            if written:
+                yield written
+        yield writer.end(choices.usage)
+    except EngineError as error:
+        yield _error_frame(str(error), _code(error))
+    except Exception:
+        logger.exception("a stream failed")
+        yield _error_frame("the server failed on this request; its log says why", None)
+
+
+def _frame(chunk: Envelope | None) -> bytes:
+    return b"" if chunk is None else b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
+def _error_frame(message: str, code: str | None) -> bytes:
+    body = {"error": {"message": message, "type": "server_error", "param": None, "code": code}}
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def _code(error: EngineError) -> str:
+    match error:
+        case EngineDead():
+            return "engine_dead"
+        case Draining():
+            return "draining"
+        case _:
+            return "engine_error"
