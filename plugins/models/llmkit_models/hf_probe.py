@@ -1,0 +1,137 @@
+"""Whether a loaded transformers model does through our attention what it does through its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from llmkit import UnsupportedModel
+from llmkit.contracts import (
+    AttentionPlan,
+    AttentionSpec,
+    BatchLayout,
+    KVCacheSpec,
+    KVMemory,
+    LayerInputs,
+    ModelInput,
+    StepContext,
+)
+
+_LENGTHS = (7, 5)
+"""Of the two sequences; longer ones where a window is short enough to be passed cheaply."""
+_LONGEST_WINDOW = 64
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
+"""Allowed norm of a difference over the norm of what is compared: rounding, far from a wrong result."""
+
+
+class Runs(Protocol):
+    """What the probe does with a model."""
+
+    def run(self, inputs: ModelInput, ctx: StepContext) -> Tensor:
+        """Through our attention: logits ``[tokens, vocab]``."""
+
+    def run_own(self, ids: Tensor) -> Tensor:
+        """One sequence through the model's own forward and eager attention: logits."""
+
+
+def probe(
+    model: Runs, specs: Sequence[AttentionSpec], vocab_size: int, dtype: torch.dtype, device: str
+) -> None:
+    """Run two short sequences apart, packed, and one of them the model's own way.
+
+    :raises UnsupportedModel: a layer does not call attention exactly once, or results differ.
+    """
+    windows = [spec.window for spec in specs if spec.window is not None and spec.window <= _LONGEST_WINDOW]
+    lengths = tuple(length + max(windows, default=0) for length in _LENGTHS)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, vocab_size, (sum(lengths),), generator=generator).to(device)
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+    packed = _run(model, specs, ids, positions, lengths)
+    parts: list[Tensor] = []
+    for piece, place in zip(torch.split(ids, lengths), torch.split(positions, lengths), strict=True):
+        parts.append(_run(model, specs, piece, place, (len(piece),)))
+    tolerance = _TOLERANCE[dtype]
+    _compare(packed, torch.cat(parts), tolerance, "packed sequences differ from each on its own")
+    own = _guarded(lambda: model.run_own(ids[: lengths[0]]))
+    _compare(parts[0], own, tolerance, "results differ from the model's own attention")
+
+
+def _run(
+    model: Runs, specs: Sequence[AttentionSpec], ids: Tensor, positions: Tensor, lengths: Sequence[int]
+) -> Tensor:
+    backend = _PackedAttention(specs, lengths)
+    logits = _guarded(lambda: model.run(ModelInput(ids, positions), StepContext(backend, _NoPlan())))
+    if backend.calls != list(range(len(specs))):
+        raise UnsupportedModel(f"layers called attention in the order {backend.calls}, not once each in turn")
+    return logits
+
+
+def _guarded(run: Callable[[], Tensor]) -> Tensor:
+    try:
+        return run()
+    except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+        raise UnsupportedModel(f"its forward fails: {error}") from error
+
+
+def _compare(ours: Tensor, theirs: Tensor, tolerance: float, complaint: str) -> None:
+    error = float((ours - theirs).norm() / theirs.norm().clamp_min(1e-30))
+    if not error <= tolerance:
+        raise UnsupportedModel(f"{complaint} by {error:.1%} (allowed {tolerance:.1%})")
+
+
+class _NoPlan:
+    def update(self, layout: BatchLayout) -> None:
+        """There is nothing to plan."""
+
+
+class _PackedAttention:
+    """Attention within each of a step's sequences, nothing cached; counts calls."""
+
+    row_invariant = False
+    graph_support: Any = "none"
+    fused_rope = False
+
+    def __init__(self, specs: Sequence[AttentionSpec], lengths: Sequence[int]) -> None:
+        self._specs = specs
+        self._lengths = tuple(lengths)
+        self.calls: list[int] = []
+
+    def kv_cache_spec(self, layer: int) -> KVCacheSpec:
+        return KVCacheSpec("none", 1, 0, "none")
+
+    def bind(self, memory: KVMemory) -> None:
+        """There is no cache."""
+
+    def make_plan(self, max_tokens: int, max_seqs: int, max_blocks: int) -> AttentionPlan:
+        return _NoPlan()
+
+    def attend(self, inputs: LayerInputs, plan: AttentionPlan, out: Tensor) -> None:
+        self.calls.append(inputs.layer)
+        assert inputs.k is not None
+        assert inputs.v is not None
+        spec = self._specs[inputs.layer]
+        pieces = zip(
+            *(torch.split(x, self._lengths) for x in (inputs.q, inputs.k, inputs.v, out)),
+            strict=True,
+        )
+        for q, k, v, result in pieces:
+            result.copy_(_attend(spec, q.float(), k.float(), v.float()))
+
+
+def _attend(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Plain causal attention over one sequence, ``[tokens, heads, size]`` each."""
+    repeat = spec.num_heads // spec.num_kv_heads
+    k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * spec.scale
+    if spec.soft_cap is not None:
+        scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
+    distance = torch.arange(len(q), device=q.device)
+    distance = distance[:, None] - distance[None, :]
+    hidden = distance < 0 if spec.window is None else (distance < 0) | (distance >= spec.window)
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
+
+
+__all__ = ["Runs", "probe"]

@@ -1,0 +1,204 @@
+"""Any causal language model of transformers whose layers take their attention from its registry."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from llmkit import UnsupportedModel
+from llmkit.contracts import ModelInput, ModelParts, ModelSpec, ModelState, StepContext, WeightRef, nearest
+from llmkit_models import hf_attention, hf_load
+from llmkit_models.hf_probe import probe
+
+
+def make(spec: ModelSpec, parts: ModelParts, options: Any) -> TransformersModel:
+    """:raises UnsupportedModel: by name, with what about it cannot be served."""
+    hf_attention.register()
+    try:
+        return TransformersModel(spec, parts)
+    except UnsupportedModel as error:
+        raise _unsupported(spec, error) from error
+
+
+class TransformersModel:
+    """Runs the model's own code over a step's tokens packed into one row ``[1, tokens]``.
+
+    Attention goes to the backend and linear layers to the linear method. Logits come from
+    the model's own causal-LM forward over a stand-in body that returns the given hidden states, so caps
+    and scales behind the head are the model's.
+    """
+
+    def __init__(self, spec: ModelSpec, parts: ModelParts) -> None:
+        self._spec = spec
+        self._method = parts.linear
+        self._dtype: torch.dtype = getattr(torch, spec.dtype)
+        self._step = hf_attention.CurrentStep()
+        self._model = _build(spec, self._dtype)
+        config = self._model.config.get_text_config()
+        num_layers = int(config.num_hidden_layers)
+        if spec.world != 1 or spec.layers[0] != 0 or spec.layers[1] < num_layers:
+            raise UnsupportedModel("it runs whole, on one rank")
+        rotaries = _length_dependent(self._model)
+        with _steady(rotaries):
+            calls = hf_attention.describe(self._model, self._model.base_model, num_layers)
+        hf_attention.check_windows(calls, config)
+        hf_attention.attach(calls, self._step, self._dtype, spec.device)
+        self.attention = tuple(call.spec for call in calls)
+        self.vocab_size = _rows_of_embedding(self._model)
+        self._body: Callable[..., Any] = self._model.base_model
+        self._stand_in = _StandIn()
+        self._tail = _with_body(self._model, self._stand_in)
+        self._no_ids = torch.zeros(1, 1, dtype=torch.long, device=spec.device)
+
+    def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
+        hf_load.load(self._model, self._method, weights, on_weight, self._dtype, self._spec.device)
+        self._tail = _with_body(self._model, self._stand_in)
+        for rotary, _ in _length_dependent(self._model):
+            rotary.rope_type = "default"
+        try:
+            probe(self, self.attention, self.vocab_size, self._dtype, self._spec.device)
+        except UnsupportedModel as error:
+            raise _unsupported(self._spec, error) from error
+
+    @torch.inference_mode()
+    def forward(self, inputs: ModelInput, ctx: StepContext, state: ModelState | None) -> ModelState:
+        given: dict[str, Tensor]
+        if inputs.embeddings is not None:
+            given = {"inputs_embeds": inputs.embeddings.unsqueeze(0)}
+        else:
+            assert inputs.token_ids is not None
+            given = {"input_ids": inputs.token_ids.unsqueeze(0)}
+        self._step.ctx = ctx
+        try:
+            output = self._body(**given, position_ids=inputs.positions.unsqueeze(0), use_cache=False)
+        finally:
+            self._step.ctx = None
+        self._stand_in.kind = type(output)
+        return ModelState(output[0].squeeze(0))
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        self._stand_in.hidden = hidden.unsqueeze(0)
+        output = self._tail(input_ids=self._no_ids, use_cache=False)
+        self._stand_in.hidden = None
+        logits: Tensor = output.logits
+        return logits[0].float()
+
+    def run(self, inputs: ModelInput, ctx: StepContext) -> Tensor:
+        """For the probe: logits of every token."""
+        return self.logits(self.forward(inputs, ctx, None).hidden)
+
+    @torch.inference_mode()
+    def run_own(self, ids: Tensor) -> Tensor:
+        """For the probe: the model's own forward with eager attention."""
+        self._model.set_attn_implementation("eager")
+        try:
+            output = self._model(input_ids=ids.unsqueeze(0), use_cache=False)
+        finally:
+            self._model.set_attn_implementation(hf_attention.NAME)
+        logits: Tensor = output.logits
+        return logits[0].float()
+
+
+class _StandIn(nn.Module):
+    """In the place of a causal LM's body: returns what it was given, in the body's own output type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: Tensor | None = None
+        self.kind: Callable[..., Any] = tuple
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind(last_hidden_state=self.hidden)
+
+
+def _build(spec: ModelSpec, dtype: torch.dtype) -> PreTrainedModel:
+    config = _config(spec)
+    if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", False):
+        raise UnsupportedModel("its attention is not causal")
+    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": hf_attention.NAME}
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, trust_remote_code=spec.trust_remote_code, **options
+            )
+    except (ValueError, TypeError, AttributeError, KeyError, ImportError) as error:
+        raise UnsupportedModel(f"transformers cannot build it: {error}") from error
+    if type(model).__name__ != spec.info.architecture:
+        raise UnsupportedModel(f"as a causal language model transformers builds {type(model).__name__}")
+    if model.base_model is model:
+        raise UnsupportedModel("its body cannot be told from its head")
+    model.eval()
+    return model
+
+
+def _config(spec: ModelSpec) -> PretrainedConfig:
+    """From the checkpoint's own entries; nothing is fetched."""
+    entries = dict(spec.info.config)
+    if spec.trust_remote_code and "auto_map" in entries:
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            spec.files.path, trust_remote_code=True, local_files_only=True
+        )
+        return config
+    model_type = str(entries.get("model_type"))
+    if model_type not in CONFIG_MAPPING:
+        hint = nearest(model_type, CONFIG_MAPPING.keys())
+        known = f"; the nearest it knows is {hint!r}" if hint else ""
+        raise UnsupportedModel(
+            f"transformers {transformers.__version__} has no model_type {model_type!r}{known}"
+        )
+    try:
+        return CONFIG_MAPPING[model_type].from_dict(entries)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UnsupportedModel(f"transformers cannot read its config: {error}") from error
+
+
+def _rows_of_embedding(model: PreTrainedModel) -> int:
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, Tensor)
+    return int(weight.shape[0])
+
+
+def _with_body(model: PreTrainedModel, body: nn.Module) -> nn.Module:
+    """The same causal LM, weights shared, with another body."""
+    other = copy.copy(model)
+    other._modules = {**model._modules, model.base_model_prefix: body}
+    return other
+
+
+class _steady:
+    """Within it, rope does not ask for the longest position, which meta tensors cannot tell."""
+
+    def __init__(self, rotaries: list[tuple[Any, Any]]) -> None:
+        self._rotaries = rotaries
+
+    def __enter__(self) -> None:
+        for rotary, _ in self._rotaries:
+            rotary.rope_type = "default"
+
+    def __exit__(self, *_: object) -> None:
+        for rotary, kind in self._rotaries:
+            rotary.rope_type = kind
+
+
+def _length_dependent(model: nn.Module) -> list[tuple[Any, Any]]:
+    """Rope modules that may change with the longest position; within the original length none does."""
+    return [
+        (module, module.rope_type)
+        for module in model.modules()
+        if getattr(module, "rope_type", None) in ("dynamic", "longrope")
+    ]
+
+
+def _unsupported(spec: ModelSpec, error: UnsupportedModel) -> UnsupportedModel:
+    return UnsupportedModel(f"--model-impl transformers cannot run {spec.info.architecture}: {error}")
+
+
+__all__ = ["TransformersModel", "make"]
