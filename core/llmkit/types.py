@@ -26,8 +26,8 @@ class FinishReason(StrEnum):
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one request asks of the sampler and of its end.
 
-    Values are checked in :meth:`check` (ranges, independent of a model) and in the front process
-    (limits of the model) before the engine sees them. Units are tokens unless said otherwise.
+    Values are checked in the front process before the engine sees them (``frontend/check.py``), not
+    here. Units are tokens unless said otherwise.
 
     Since 0.1.
     """

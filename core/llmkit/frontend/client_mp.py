@@ -1,0 +1,253 @@
+"""The engine in another process: ZeroMQ ipc sockets, msgspec messages, one stream a request."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from llmkit.contracts import AddRequest, EngineReady, EngineStats, StepOutput
+from llmkit.errors import EngineDead, EngineError
+from llmkit.messages import (
+    AbortRequests,
+    Call,
+    CallResult,
+    Drain,
+    EngineFailed,
+    FromEngine,
+    StartupStatus,
+    StepOutputs,
+    ToEngine,
+)
+
+IN_SOCKET = "engine.in"
+"""The front pushes, the engine pulls."""
+OUT_SOCKET = "engine.out"
+_log = logging.getLogger(__name__)
+
+
+class SocketEngineClient:
+    """``contracts.EngineClient`` over two sockets that it binds in ``directory``.
+
+    Owns the sockets and every open stream. It knows of the engine what the engine says; that the
+    process ended is for its owner to tell it with :meth:`fail`. Lives on one event loop.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.ready: EngineReady | None = None
+        self.stats = EngineStats()
+        self.status = StartupStatus("starting the engine")
+        """The last word on the start-up."""
+        self.started = asyncio.Event()
+        """The engine is ready, or failed."""
+        self.failed = asyncio.Event()
+        self.failure: EngineFailed | None = None
+        """What the engine said when it gave up."""
+        self._context = zmq.asyncio.Context()
+        self._to_engine = self._bind(zmq.PUSH, directory / IN_SOCKET)
+        self._from_engine = self._bind(zmq.PULL, directory / OUT_SOCKET)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._streams: dict[str, _Stream] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count()
+        self.dead: str | None = None
+        """Why the engine is gone, once it is."""
+        self._receiver = asyncio.create_task(self._receive(), name="engine-outputs")
+        self._receiver.add_done_callback(self._receiver_ended)
+
+    @property
+    def open_streams(self) -> int:
+        """Requests whose last output has not come."""
+        return len(self._streams)
+
+    # ---- requests ----
+
+    def stream(self, request: AddRequest) -> _Stream:
+        """As ``contracts.EngineClient.stream``; the request is sent before this returns."""
+        self._check_alive()
+        assert request.request_id not in self._streams, "request ids are unique"
+        stream = self._streams[request.request_id] = _Stream(self, request.request_id)
+        self._send(request)
+        return stream
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """Their streams end with an ``abort`` output."""
+        self._check_alive()
+        self._send(AbortRequests(list(request_ids)))
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """As ``contracts.EngineClient.call``."""
+        self._check_alive()
+        call_id = next(self._call_ids)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = answer
+        try:
+            self._send(Call(call_id, method, list(args)))
+            return await answer
+        finally:
+            self._calls.pop(call_id, None)
+
+    def drain(self, timeout_s: float) -> None:
+        """Tell the engine that no more requests come; it ends by itself."""
+        self._check_alive()
+        self._send(Drain(timeout_s))
+
+    # ---- the end ----
+
+    def fail(self, why: str) -> None:
+        """The engine is gone: end every stream and call with EngineDead, refuse new ones."""
+        if self.dead is not None:
+            return
+        self.dead = why
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail(EngineDead(why))
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(EngineDead(why))
+        self.failed.set()
+        self.started.set()
+
+    async def close(self) -> None:
+        """Let go of the sockets; idempotent. What was not sent yet is dropped."""
+        self.fail("the engine was stopped")
+        self._receiver.cancel()
+        await asyncio.wait({self._receiver})
+        self._context.destroy(linger=0)
+
+    # ---- messages ----
+
+    def _bind(self, kind: int, path: Path) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        # Bounded by the queue of requests on one side and the lengths of answers on the other.
+        socket.set_hwm(0)
+        socket.bind(f"ipc://{path}")
+        return socket
+
+    def _send(self, message: ToEngine) -> None:
+        # The socket keeps the order of sends. Only closing it can make one fail.
+        sent = asyncio.ensure_future(self._to_engine.send(self._encoder.encode(message)))
+        sent.add_done_callback(_ignore_cancel)
+
+    async def _receive(self) -> None:
+        decoder = msgspec.msgpack.Decoder(FromEngine)
+        while True:
+            data = await self._from_engine.recv()
+            try:
+                message = decoder.decode(data)
+            except msgspec.MsgspecError as error:
+                self._give_up(EngineFailed(f"the engine sent a message that cannot be read: {error}"))
+                return
+            self._take(message)
+
+    def _receiver_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("the engine's outputs cannot be read any more", exc_info=error)
+            self.fail(f"the engine's outputs cannot be read any more: {error}")
+
+    def _take(self, message: FromEngine) -> None:
+        match message:
+            case StepOutputs():
+                self.stats = message.stats
+                for output in message.outputs:
+                    self._route(output)
+            case StartupStatus():
+                self.status = message
+            case EngineReady():
+                self.ready = message
+                self.started.set()
+            case CallResult():
+                self._answer(message)
+            case EngineFailed():
+                self._give_up(message)
+
+    def _route(self, output: StepOutput) -> None:
+        if output.finish is None:
+            stream = self._streams.get(output.request_id)
+        else:
+            stream = self._streams.pop(output.request_id, None)
+        if stream is not None:  # else it was closed, and the abort is on its way
+            stream.put(output)
+
+    def _answer(self, result: CallResult) -> None:
+        answer = self._calls.get(result.call_id)
+        if answer is None or answer.done():
+            return
+        if result.error is not None:
+            answer.set_exception(EngineError(result.error))
+        else:
+            answer.set_result(result.value)
+
+    def _give_up(self, failure: EngineFailed) -> None:
+        self.failure = failure
+        if failure.detail:
+            _log.error("the engine failed: %s\n%s", failure.message, failure.detail)
+        self.fail(failure.message)
+
+    def _check_alive(self) -> None:
+        if self.dead is not None:
+            raise EngineDead(self.dead)
+
+    def _closed(self, request_id: str) -> None:
+        """A stream was closed early."""
+        if self._streams.pop(request_id, None) is not None:
+            self._send(AbortRequests([request_id]))
+
+
+class _Stream:
+    """One request's outputs, read by one task."""
+
+    __slots__ = ("_arrived", "_client", "_error", "_open", "_outputs", "_request_id")
+
+    def __init__(self, client: SocketEngineClient, request_id: str) -> None:
+        self._client = client
+        self._request_id = request_id
+        self._outputs: deque[StepOutput] = deque()
+        self._arrived = asyncio.Event()
+        self._error: EngineDead | None = None
+        self._open = True
+
+    def put(self, output: StepOutput) -> None:
+        self._outputs.append(output)
+        self._arrived.set()
+
+    def fail(self, error: EngineDead) -> None:
+        self._error = error
+        self._arrived.set()
+
+    def __aiter__(self) -> _Stream:
+        return self
+
+    async def __anext__(self) -> StepOutput:
+        while self._open:
+            if self._outputs:
+                output = self._outputs.popleft()
+                self._open = output.finish is None
+                return output
+            if self._error is not None:
+                self._open = False
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        self._open = False
+        self._outputs.clear()
+        self._arrived.set()
+        self._client._closed(self._request_id)
+
+
+def _ignore_cancel(sent: asyncio.Future[Any]) -> None:
+    """Take note of a send that closing the socket cut off, so that asyncio does not warn of it."""
+    if not sent.cancelled():
+        sent.exception()

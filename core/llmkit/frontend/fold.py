@@ -1,0 +1,66 @@
+"""A whole response: the fold of the events that a streamed one sends one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from llmkit.contracts import Generation
+from llmkit.events import Content, Event, Finished, PositionLogprobs, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedChoice:
+    """One choice, complete."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[PositionLogprobs]
+    """One a token where logprobs were asked for, else empty."""
+    finish: Finished
+
+
+class ChoiceFold:
+    """Collects one choice's events."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+        self._logprobs: list[PositionLogprobs] = []
+        self._finish: Finished | None = None
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Tokens():
+                self._token_ids += event.token_ids
+                self._logprobs += event.logprobs
+            case Content():
+                self._text.append(event.text)
+            case Finished():
+                self._finish = event
+            case _:
+                raise TypeError(f"no stage gives a {type(event).__name__} yet")
+
+    def result(self) -> FoldedChoice:
+        """Call it once ``Finished`` was added."""
+        assert self._finish is not None, "the choice has not ended"
+        return FoldedChoice("".join(self._text), self._token_ids, self._logprobs, self._finish)
+
+
+def fold(events: Iterable[Event]) -> FoldedChoice:
+    """All events of one choice as one value."""
+    choice = ChoiceFold()
+    for event in events:
+        choice.add(event)
+    return choice.result()
+
+
+async def fold_generation(generation: Generation, choices: int) -> list[FoldedChoice]:
+    """Run a generation to its end; one value a choice, by index. Cancelled, it aborts the generation."""
+    folds = [ChoiceFold() for _ in range(choices)]
+    try:
+        async for index, event in generation:
+            folds[index].add(event)
+    finally:
+        await generation.aclose()
+    return [choice.result() for choice in folds]

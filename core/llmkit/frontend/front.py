@@ -1,0 +1,233 @@
+"""The front process's side of a deployment: its engine, from spawn to stop, and its services."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from llmkit.config import Config
+from llmkit.contracts import EngineReady, Progress
+from llmkit.errors import Draining, EngineDead, LlmkitError
+from llmkit.frontend.client_mp import OUT_SOCKET, SocketEngineClient
+from llmkit.frontend.engine_process import EngineDirectory, EngineProcess, describe_exit, engine_command
+from llmkit.frontend.generate import FrontGenerator
+from llmkit.frontend.prepare import PrepareHook, Preparer
+from llmkit.frontend.requests import Limits
+from llmkit.frontend.services import FrontModel, FrontServices, PluginTable, served_model
+from llmkit.frontend.threads import in_daemon_thread
+
+Phase = Literal["starting", "ready", "draining", "dead"]
+LAST_WORDS_S = 0.5
+"""After the engine's exit: how long what it sent before may take to arrive."""
+DRAIN_GRACE_S = 5.0
+"""Beyond the drain's own time: until an engine that does not end is killed."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontState:
+    """Where a front is in its life."""
+
+    phase: Phase
+    detail: str = ""
+    """What it is doing, or what it died of."""
+    fraction: float | None = None
+    """Of what it is doing, from 0 to 1; None where there is no telling."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAtHand:
+    """A model whose files are here, and what the front needs to start with it."""
+
+    name: str
+    root: str
+    launch: Callable[[Path], bytes]
+    """The engine's start-up payload for this directory, length in front."""
+    load_front: Callable[[], FrontModel]
+    """Tokenizer and template; may take seconds."""
+
+
+class Front:
+    """Owns the engine process, its client, its directory and the services built on them.
+
+    ``starting`` -> ``ready`` -> ``draining`` -> ``dead``; any phase may end in ``dead``. Whatever the way,
+    no process, socket file or directory stays behind.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        open_model: Callable[[Progress], ModelAtHand],
+        *,
+        hooks: Sequence[PrepareHook] = (),
+        plugin_table: PluginTable = tuple,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        """``open_model`` finds the model's files, fetching them if need be; ``command`` is the engine's."""
+        self.services = FrontServices(config, plugin_table)
+        self.died = asyncio.Event()
+        """Set once the engine is gone, or could not start, without having been asked to go."""
+        self.exit_code = 0
+        """What the program ends with."""
+        self.error: LlmkitError | None = None
+        """What it died of."""
+        self._config = config
+        self._open_model = open_model
+        self._preparer = Preparer(hooks)
+        self._command = list(command) if command is not None else engine_command()
+        self._state = FrontState("starting", "finding the model")
+        self._life: asyncio.Task[None] | None = None
+        self._directory: EngineDirectory | None = None
+        self._client: SocketEngineClient | None = None
+        self._process: EngineProcess | None = None
+        self._exit_watch: asyncio.Task[None] | None = None
+        self._generator: FrontGenerator | None = None
+
+    @property
+    def state(self) -> FrontState:
+        if self._state.phase == "starting" and self._client is not None:
+            if self._client.ready is not None:
+                return FrontState("starting", "loading the tokenizer")
+            return FrontState("starting", self._client.status.phase, self._client.status.fraction)
+        return self._state
+
+    @property
+    def ready(self) -> EngineReady | None:
+        """The engine's own account of itself, for the start-up summary."""
+        return self._client.ready if self._client is not None else None
+
+    @property
+    def engine_pid(self) -> int | None:
+        """The engine process's id while there is one."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> None:
+        """Begin to start; returns at once. How it goes shows in ``state`` and ``died``."""
+        assert self._life is None, "a front starts once"
+        self._life = asyncio.create_task(self._live(), name="front")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new requests, let those under way end, abort what is left after ``timeout_s``, stop.
+
+        Before the engine is ready it just stops.
+        """
+        if self._state.phase == "ready":
+            assert self._client is not None
+            assert self._generator is not None
+            assert self._life is not None
+            self._state = FrontState("draining", "finishing the requests under way")
+            self._generator.close(lambda: Draining("the server is shutting down and takes no new work"))
+            self._client.drain(timeout_s)
+            await asyncio.wait({self._life}, timeout=timeout_s + DRAIN_GRACE_S)
+            if not self._life.done():
+                self._die(EngineDead(f"the engine did not drain within {timeout_s + DRAIN_GRACE_S:g} s"))
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End the engine now and clean up; idempotent. Streams under way end with EngineDead."""
+        if self._state.phase != "dead":
+            self._state = FrontState("dead", "stopped")
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.wait({self._life})
+        await self._release()
+
+    # ---- life ----
+
+    async def _live(self) -> None:
+        try:
+            client, process = await self._start_up()
+            await self._until_the_engine_ends(client, process)
+        except LlmkitError as error:
+            self._die(error)
+        except Exception as error:  # noqa: BLE001 - our own fault: shown, and the program ends
+            _log.exception("the front failed")
+            self._die(EngineDead(f"internal error: {type(error).__name__}: {error}"))
+        await self._release()
+
+    async def _start_up(self) -> tuple[SocketEngineClient, EngineProcess]:
+        model = await in_daemon_thread(lambda: self._open_model(self._on_progress), "open-model")
+        self._directory = EngineDirectory(OUT_SOCKET)
+        client = self._client = SocketEngineClient(self._directory.path)
+        process = await EngineProcess.start(self._command, model.launch(self._directory.path))
+        self._process = process
+        self._exit_watch = asyncio.create_task(self._watch_exit(process, client), name="engine-watch")
+        loading = asyncio.create_task(in_daemon_thread(model.load_front, "load-tokenizer"))
+        starting = asyncio.create_task(self._engine_ready(client))
+        try:
+            front_model, ready = await asyncio.gather(loading, starting)
+        finally:
+            loading.cancel()
+            starting.cancel()
+        self._begin_service(client, model, front_model, ready)
+        return client, process
+
+    def _begin_service(
+        self, client: SocketEngineClient, model: ModelAtHand, front_model: FrontModel, ready: EngineReady
+    ) -> None:
+        config = self._config
+        limits = Limits.of(ready, front_model.eos_ids, front_model.default_max_tokens, config.model.seed)
+        self._generator = FrontGenerator(client, front_model.tokenizer, limits, config, self._preparer)
+        served = served_model(config, model.name, model.root, ready.max_model_len)
+        self.services.complete(front_model, self._generator, served, lambda: client.stats)
+        self._state = FrontState("ready", "ready")
+
+    async def _until_the_engine_ends(self, client: SocketEngineClient, process: EngineProcess) -> None:
+        await client.failed.wait()
+        if self._state.phase != "draining" or process.exit_code != 0:
+            raise self._cause(client)
+        self._state = FrontState("dead", "drained")
+
+    async def _engine_ready(self, client: SocketEngineClient) -> EngineReady:
+        await client.started.wait()
+        if client.ready is None or client.failed.is_set():
+            raise self._cause(client)
+        return client.ready
+
+    async def _watch_exit(self, process: EngineProcess, client: SocketEngineClient) -> None:
+        """Tell the client that the engine is gone, once what it sent before has arrived."""
+        code = await process.wait()
+        deadline = asyncio.get_running_loop().time() + LAST_WORDS_S
+        while asyncio.get_running_loop().time() < deadline and not client.failed.is_set():
+            if code == 0 and not client.open_streams:
+                break
+            await asyncio.sleep(0.01)
+        client.fail(f"the engine process is gone ({describe_exit(code)})")
+
+    def _cause(self, client: SocketEngineClient) -> LlmkitError:
+        """The engine's end as an error, in its own words where it had some."""
+        error = EngineDead(client.dead or "the engine process is gone")
+        if client.failure is not None:
+            error.exit_code = client.failure.exit_code
+        return error
+
+    def _on_progress(self, phase: str, fraction: float) -> None:
+        """Called from the thread that finds the model."""
+        if self._state.phase == "starting":
+            self._state = FrontState("starting", phase, fraction)
+
+    def _die(self, error: LlmkitError) -> None:
+        self.error = error
+        self.exit_code = error.exit_code
+        self._state = FrontState("dead", str(error))
+        if self._generator is not None:
+            self._generator.close(lambda: EngineDead(str(error)))
+        self.died.set()
+
+    async def _release(self) -> None:
+        """Let go of everything; idempotent."""
+        self._preparer.close()
+        if self._generator is not None and not self.died.is_set():
+            self._generator.close(lambda: Draining("the server has stopped"))
+        if self._process is not None:
+            await self._process.stop()
+        if self._exit_watch is not None:
+            await asyncio.wait({self._exit_watch})
+        if self._client is not None:
+            await self._client.close()
+        if self._directory is not None:
+            self._directory.remove()

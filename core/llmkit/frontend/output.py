@@ -1,0 +1,93 @@
+"""From an engine's step outputs to what a client sees of one choice.
+
+StepOutput -> Detokenizer -> StopMatcher -> events. Each stage has ``feed`` and ``finish``; what one
+gives goes to the next. Streamed and whole responses are made of the same events (``fold.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmkit.contracts import Content, Delta, Event, Finished, StepOutput, Tokenizer, Tokens
+from llmkit.events import PositionLogprobs
+from llmkit.frontend.detokenizer import Detokenizer
+from llmkit.frontend.stop import StopMatcher
+from llmkit.types import FinishReason, SamplingParams
+
+
+class OutputPipeline:
+    """One choice's output; owns its stages, its token count and its end.
+
+    Tokens go through one by one, so the result is the same however the engine groups them in steps:
+    what follows the token that completes a stop string neither counts nor shows.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+        self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens=params.skip_special_tokens)
+        self._matcher = StopMatcher(params.stop, include_in_output=params.include_stop_str_in_output)
+        self._shows_stop_token = params.include_stop_str_in_output
+        self._min_tokens = params.min_tokens
+        self.num_tokens = 0
+        """Generated tokens so far, as usage counts them."""
+        self.cached_tokens = 0
+        """Prompt tokens that came from the prefix cache."""
+        self.finished = False
+        self.abort_needed = False
+        """A stop string ended the choice while the engine is still at it: abort it there."""
+
+    def feed(self, output: StepOutput) -> list[Event]:
+        """The events of one step: its tokens first, ``Finished`` last where the choice ends."""
+        assert not self.finished, "an output after the end"
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        text, used = self._text(output)
+        events: list[Event] = []
+        if used:
+            self.num_tokens += used
+            events.append(_tokens(output.token_ids[:used], (output.logprobs or [])[:used]))
+        if self._matcher.matched is not None:
+            self.abort_needed = output.finish is None
+            end = Finished(FinishReason.STOP, self._matcher.matched)
+        elif output.finish is not None:
+            text += self._rest()
+            end = self._end(output)
+        else:
+            return events + _deltas(text)
+        self.finished = True
+        return [*events, *_deltas(text), end]
+
+    def fail(self, error: str) -> list[Event]:
+        """The engine can give no more: show what is held back and end with an error."""
+        assert not self.finished, "a failure after the end"
+        self.finished = True
+        return [*_deltas(self._rest()), Finished(FinishReason.ERROR, error=error)]
+
+    def _text(self, output: StepOutput) -> tuple[str, int]:
+        """The step's text and how many of its tokens count: those up to the end of a stop string."""
+        pieces: list[str] = []
+        shown = len(output.token_ids)
+        if output.finish is FinishReason.STOP and not self._shows_stop_token:
+            shown -= 1
+        for used, token_id in enumerate(output.token_ids[:shown], start=1):
+            piece = self._detokenizer.feed(token_id)
+            if piece:
+                armed = self.num_tokens + used > self._min_tokens
+                pieces.append(self._matcher.feed(piece, armed=armed))
+                if self._matcher.matched is not None:
+                    return "".join(pieces), used
+        return "".join(pieces), len(output.token_ids)
+
+    def _rest(self) -> str:
+        """What the stages still hold. A half character is no match for a stop string."""
+        return self._matcher.finish() + self._detokenizer.finish()
+
+    def _end(self, output: StepOutput) -> Finished:
+        assert output.finish is not None
+        return Finished(output.finish, output.stop_token, output.error)
+
+
+def _tokens(token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs]) -> Tokens:
+    return Tokens(tuple(token_ids), tuple(logprobs))
+
+
+def _deltas(text: str) -> list[Delta]:
+    return [Content(text)] if text else []

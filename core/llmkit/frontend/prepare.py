@@ -1,0 +1,142 @@
+"""The ``prepare_request`` hooks: what plugins may change in a request before it is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgspec
+
+from llmkit.contracts import RequestContext, RequestDraft, SamplingParams
+from llmkit.errors import RequestError
+from llmkit.frontend.requests import Attachments
+from llmkit.text import listing, nearest
+
+DEADLINE_S = 5.0
+MAX_ATTACHED_BYTES = 1 << 20
+"""Of one plugin to one request."""
+_THREADS = 8
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareHook:
+    """One plugin's ``prepare_request``; a coroutine function or a plain one."""
+
+    plugin: str
+    function: Callable[..., Any]
+    takes_draft: bool = True
+    """pluggy lets an implementation leave arguments out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request as the hooks left it."""
+
+    params: SamplingParams
+    attachments: Attachments
+
+
+class Preparer:
+    """Runs every hook in order, under a deadline each, and fails closed.
+
+    Plain functions run in threads of their own, so that a slow one delays nobody else's request; one
+    that never returns keeps its thread, and when all are taken requests are refused.
+    """
+
+    def __init__(self, hooks: Sequence[PrepareHook], deadline_s: float = DEADLINE_S) -> None:
+        self._hooks = tuple(hooks)
+        self._deadline_s = deadline_s
+        self._pool = ThreadPoolExecutor(_THREADS, "prepare-request") if hooks else None
+
+    async def run(
+        self, prompt_ids: Sequence[int], params: SamplingParams, context: RequestContext
+    ) -> Prepared:
+        """:raises RequestError: a hook refused the request, failed (500) or was late (500)."""
+        keys: list[tuple[str, bytes]] = []
+        data: dict[str, bytes] = {}
+        for hook in self._hooks:
+            draft = _Draft(hook.plugin, prompt_ids, params, context)
+            await self._call(hook, draft)
+            params = draft.params
+            keys += draft.keys
+            if draft.data is not None:
+                data[hook.plugin] = draft.data
+        return Prepared(params, Attachments(tuple(keys), data))
+
+    def close(self) -> None:
+        """Let go of the threads; one that hangs ends with the process."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, hook: PrepareHook, draft: _Draft) -> None:
+        arguments = (draft,) if hook.takes_draft else ()
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                if inspect.iscoroutinefunction(hook.function):
+                    await hook.function(*arguments)
+                else:
+                    loop = asyncio.get_running_loop()
+                    await loop.run_in_executor(self._pool, hook.function, *arguments)
+        except RequestError:
+            raise
+        except TimeoutError as error:
+            message = f"plugin {hook.plugin!r} did not prepare the request within {self._deadline_s:g} s"
+            _log.error("%s", message)
+            raise RequestError(message, code="plugin_failed", status=500) from error
+        except Exception as error:
+            message = f"plugin {hook.plugin!r} failed to prepare the request: {type(error).__name__}: {error}"
+            _log.exception("%s", message)
+            raise RequestError(message, code="plugin_failed", status=500) from error
+
+
+class _Draft(RequestDraft):
+    """One plugin's view of a request; it goes out of use with the hook's call."""
+
+    def __init__(
+        self, plugin: str, prompt_ids: Sequence[int], params: SamplingParams, context: RequestContext
+    ) -> None:
+        self.prompt_ids = tuple(prompt_ids)
+        self.params = params
+        self.context = context
+        self.plugin_args: Mapping[str, Any] = params.plugin_args.get(plugin, {})
+        self.keys: list[tuple[str, bytes]] = []
+        self.data: bytes | None = None
+        self._plugin = plugin
+
+    def set(self, field: str, value: Any, why: str) -> None:
+        fields = SamplingParams.__struct_fields__
+        if field not in fields:
+            guess = nearest(field, fields)
+            raise ValueError(
+                f"set: requests have no field {field!r}{f'; did you mean {guess!r}?' if guess else ''}"
+                f" Known: {listing(fields)}"
+            )
+        _log.info("plugin %r sets %s to %r: %s", self._plugin, field, value, why)
+        self.params = msgspec.structs.replace(self.params, **{field: value})
+
+    def attach(self, data: bytes) -> None:
+        self.data = self._bounded("attach", data)
+
+    def cache_key(self, key: bytes) -> None:
+        self.keys.append((self._plugin, self._bounded("cache_key", key)))
+
+    def refuse(self, message: str, *, status: int = 400) -> NoReturn:
+        if not 400 <= status <= 499:
+            raise ValueError(f"refuse: status is {status}; a refusal has 400 to 499")
+        raise RequestError(message, code="refused_by_plugin", status=status)
+
+    @staticmethod
+    def _bounded(method: str, data: bytes) -> bytes:
+        if not isinstance(data, bytes):
+            raise TypeError(f"{method} takes bytes, not {type(data).__name__}")
+        if len(data) > MAX_ATTACHED_BYTES:
+            raise ValueError(
+                f"{method}: {len(data)} bytes; at most {MAX_ATTACHED_BYTES} may go with a request"
+            )
+        return data

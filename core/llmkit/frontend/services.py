@@ -1,0 +1,85 @@
+"""What routes get to serve with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmkit.config import Config
+from llmkit.contracts import ChatRenderer, EngineStats, Generator, ServedModel, Tokenizer
+from llmkit.errors import EngineError
+
+PluginTable = Callable[[], Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontModel:
+    """The front process's part of a model: everything but its weights."""
+
+    tokenizer: Tokenizer
+    chat: ChatRenderer | None
+    generation_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of SamplingParams that a silent request takes; never ``max_tokens``."""
+    eos_ids: tuple[int, ...] = ()
+    default_max_tokens: int | None = None
+    """The model's ``max_new_tokens``; cut to the context where it does not fit."""
+
+
+class FrontServices:
+    """``contracts.Services``: made before the engine starts, completed once it is ready.
+
+    Owned by the front. What is only known of a running engine raises EngineError until then.
+    """
+
+    config: Config
+    generator: Generator
+    tokenizer: Tokenizer
+    chat: ChatRenderer | None
+    model: ServedModel
+    generation_defaults: Mapping[str, Any]
+
+    def __init__(self, config: Config, plugin_table: PluginTable) -> None:
+        self.config = config
+        self._plugin_table = plugin_table
+        self._stats: Callable[[], EngineStats] = EngineStats
+
+    def complete(
+        self,
+        front_model: FrontModel,
+        generator: Generator,
+        served: ServedModel,
+        stats: Callable[[], EngineStats],
+    ) -> None:
+        """The engine is ready."""
+        self.tokenizer = front_model.tokenizer
+        self.chat = front_model.chat
+        self.generation_defaults = front_model.generation_defaults
+        self.generator = generator
+        self.model = served
+        self._stats = stats
+
+    def stats(self) -> EngineStats:
+        """The latest; zeros before the first step."""
+        return self._stats()
+
+    def plugin_table(self) -> Sequence[Mapping[str, Any]]:
+        """Rows of ``llmkit plugins list``."""
+        return self._plugin_table()
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for what is not set: names of the class before the engine is ready.
+        if name in FrontServices.__annotations__:
+            raise EngineError(f"the engine is not ready: there is no {name} yet")
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+
+def served_model(config: Config, name: str, root: str, max_model_len: int) -> ServedModel:
+    """What clients see; ``name`` is the model's own where ``--served-model-name`` gives none."""
+    return ServedModel(
+        names=config.model.served_model_name or (name,),
+        root=root,
+        max_model_len=max_model_len,
+        created_s=int(time.time()),
+    )
