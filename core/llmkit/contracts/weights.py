@@ -74,11 +74,15 @@ class CheckpointInfo(msgspec.Struct, frozen=True):
 class WeightRef(Protocol):
     """One tensor of a checkpoint, not read yet. Since 0.1."""
 
-    name: str
-    """Hugging Face parameter name, also where the file uses others."""
-    shape: tuple[int, ...]
-    encoding: str
-    """``float32``, ``bfloat16``, ``float16`` or a packed encoding (``gguf:Q4_1``)."""
+    @property
+    def name(self) -> str:
+        """Hugging Face parameter name, also where the file uses others."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def encoding(self) -> str:
+        """``float32``, ``bfloat16``, ``float16`` or a packed encoding (``gguf:Q4_1``)."""
 
     def narrow(self, dim: int, start: int, length: int) -> WeightRef:
         """A slice, still unread."""

@@ -76,7 +76,12 @@ def _tokenizer() -> dict[str, Any]:
             "use_regex": False,
         },
         "post_processor": None,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+        "decoder": {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": False,
+            "use_regex": False,
+        },
         "model": {
             "type": "BPE",
             "vocab": {text: byte for byte, text in sorted(byte_alphabet().items())}

@@ -1,0 +1,1 @@
+"""Model sources: how a MODEL reference becomes local files."""
