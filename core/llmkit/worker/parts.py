@@ -1,0 +1,144 @@
+"""Which parts a worker is built from: device, dtype, threads, and a choice of every component."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from llmkit.contracts import (
+    AttentionBackend,
+    BackendSpec,
+    Choice,
+    ExecutorSpec,
+    KVCacheSpec,
+    LinearEnv,
+    LinearMethod,
+    LoaderSpec,
+    Model,
+    ModelParts,
+    ModelSpec,
+    OpsEnv,
+    WeightLoader,
+)
+from llmkit.errors import StartupError, UnsupportedModel
+from llmkit.nn import bind_ops
+from llmkit.worker.machine import usable_cores
+
+_UNNAMED_CONTEXT = 2048
+"""Positions of a model whose config names no limit: what the engine serves then."""
+_KV_KINDS = ("full", "sliding", "shared", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where and how a worker computes; every ``auto`` resolved."""
+
+    device: str
+    dtype: str
+    threads: int
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device(self.device)
+
+
+@dataclass(slots=True)
+class Parts:
+    """The components of one worker, made for each other, and why each was chosen."""
+
+    loader: WeightLoader
+    model: Model
+    backend: AttentionBackend
+    kv_specs: tuple[KVCacheSpec, ...]
+    row_invariant: bool
+    max_model_len: int
+    choices: tuple[Choice, ...]
+
+
+def resolve_machine(spec: ExecutorSpec) -> Machine:
+    """:raises StartupError: the device is not one that this version runs on."""
+    parallel, model = spec.config.parallel, spec.config.model
+    if parallel.device == "cuda":
+        raise StartupError("--device cuda: this version runs on the CPU; use --device cpu or auto")
+    dtype = "float32" if model.dtype == "auto" else model.dtype
+    return Machine("cpu", dtype, parallel.threads or usable_cores())
+
+
+def choose_parts(spec: ExecutorSpec, machine: Machine) -> Parts:
+    """Choose and make loader, linear method, operations, model and attention backend.
+
+    :raises StartupError: nothing can serve this, or ``--deterministic`` is on and a part is not
+        row-invariant.
+    """
+    model_config, cache, parallel = spec.config.model, spec.config.cache, spec.config.parallel
+    device, dtype, threads = machine.device, machine.dtype, machine.threads
+    deterministic = model_config.deterministic
+    choices: list[Choice] = []
+
+    def make(kind: str, requested: str, component_spec: Any, *more: Any) -> Any:
+        choice = spec.components.choose(kind, requested, component_spec)
+        choices.append(choice)
+        return spec.components.create(kind, choice.name, component_spec, *more)
+
+    loader: WeightLoader = make(
+        "loader",
+        model_config.load_format,
+        LoaderSpec(spec.files, model_config.hf_overrides or {}, seed=model_config.seed),
+    )
+    linear: LinearMethod = make(
+        "linear",
+        model_config.quantization,
+        LinearEnv(device, dtype, spec.info.encoding, deterministic, threads),
+    )
+    ops, op_choices = bind_ops(spec.components, OpsEnv(device, dtype, deterministic, threads))
+    choices.extend(op_choices)
+    model_spec = _model_spec(spec, machine)
+    model: Model = make("model", model_config.model_impl, model_spec, ModelParts(linear, ops))
+    backend: AttentionBackend = make(
+        "attention",
+        parallel.attn,
+        BackendSpec(
+            layers=model.attention,
+            dtype=dtype,
+            kv_cache_dtype=cache.kv_cache_dtype,
+            block_size=cache.block_size,
+            device=device,
+            deterministic=deterministic,
+            num_threads=threads,
+        ),
+    )
+    row_invariant = linear.row_invariant and backend.row_invariant
+    if deterministic and not row_invariant:
+        guilty = next(
+            choice
+            for part, choice in ((linear, choices[1]), (backend, choices[-1]))
+            if not part.row_invariant
+        )
+        raise StartupError(
+            f"--deterministic: {guilty.kind} {guilty.name!r} is not row-invariant; leave its flag at auto"
+        )
+    kv_specs = tuple(backend.kv_cache_spec(layer) for layer in range(len(model.attention)))
+    for layer, kv_spec in enumerate(kv_specs):
+        if kv_spec.kind not in _KV_KINDS:
+            raise UnsupportedModel(
+                f"attention layer {layer} wants a KV cache of kind {kv_spec.kind!r}; this version has "
+                f"{', '.join(_KV_KINDS)}"
+            )
+    return Parts(loader, model, backend, kv_specs, row_invariant, model_spec.max_model_len, tuple(choices))
+
+
+def _model_spec(spec: ExecutorSpec, machine: Machine) -> ModelSpec:
+    config, info = spec.config.model, spec.info
+    longest = config.max_model_len or info.context_length or _UNNAMED_CONTEXT
+    layers = info.config.get("num_hidden_layers") or info.config.get("n_layer") or 0
+    return ModelSpec(
+        info=info,
+        files=spec.files,
+        dtype=machine.dtype,
+        device=machine.device,
+        max_model_len=longest,
+        layers=(0, int(layers)),
+        trust_remote_code=config.trust_remote_code,
+    )

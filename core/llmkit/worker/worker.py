@@ -1,0 +1,166 @@
+"""A worker: one process's share of the model, driven by an executor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from llmkit.contracts import (
+    ExecutorSpec,
+    KVLayout,
+    Progress,
+    SamplePlan,
+    StepPlan,
+    StepResult,
+    WeightRef,
+    WorkerReport,
+)
+from llmkit.errors import EngineError
+from llmkit.worker.batch import Batch, BatchLimits
+from llmkit.worker.kv_memory import BlockMemory
+from llmkit.worker.machine import machine_memory
+from llmkit.worker.memory_budget import kv_budget
+from llmkit.worker.model_runner import ModelRunner, PendingStep
+from llmkit.worker.parts import Parts, choose_parts, resolve_machine
+from llmkit.worker.sampler import Sampler
+from llmkit.worker.sampling_state import SamplingState
+from llmkit.worker.warmup import warm_up
+
+
+class Worker:
+    """Chooses the parts, holds the weights, the KV memory and the batch, and runs steps.
+
+    Lifetime: ``load`` -> ``allocate`` -> (``execute`` -> ``sample``)... -> ``close``. One thread.
+    Since 0.1.
+    """
+
+    def __init__(self, spec: ExecutorSpec) -> None:
+        self._spec = spec
+        self.machine = resolve_machine(spec)
+        torch.set_num_threads(self.machine.threads)
+        self._parts: Parts | None = None
+        self._runner: ModelRunner | None = None
+        self._pending: dict[int, PendingStep] = {}
+
+    @property
+    def runner(self) -> ModelRunner:
+        """:raises EngineError: ``allocate`` has not run, or ``close`` has."""
+        if self._runner is None:
+            raise EngineError("the worker has no KV memory: it was not allocated, or it is closed")
+        return self._runner
+
+    def load(self, progress: Progress) -> WorkerReport:
+        """Choose every component and read the weights.
+
+        :raises StartupError: in the words of whatever refused; CheckpointError for bad weights.
+        """
+        progress("choosing components", 0.0)
+        parts = self._parts = choose_parts(self._spec, self.machine)
+        count = _load_weights(parts, progress)
+        weight_bytes = count * getattr(torch, self.machine.dtype).itemsize
+        kv_bytes, why = kv_budget(self._spec.config.cache, machine_memory(), weight_bytes)
+        return WorkerReport(
+            choices=parts.choices,
+            layers=parts.kv_specs,
+            kv_bytes=kv_bytes,
+            kv_why=why,
+            weight_bytes=weight_bytes,
+            vocab_size=parts.model.vocab_size,
+            row_invariant=parts.row_invariant,
+        )
+
+    def allocate(self, layout: KVLayout, progress: Progress) -> None:
+        """Cut the pool, bind the backend and warm up.
+
+        :raises OutOfMemory: the pool does not fit.
+        """
+        parts = self._parts
+        if parts is None:
+            raise EngineError("the worker is to allocate its KV memory before its weights are loaded")
+        progress("allocating the KV cache", 0.0)
+        memory = BlockMemory(layout, parts.kv_specs, self.machine.torch_device)
+        parts.backend.bind(memory)
+        limits = self._limits(parts, layout)
+        state = SamplingState(limits.max_rows, parts.model.vocab_size)
+        self._runner = ModelRunner(
+            parts.model,
+            parts.backend,
+            parts.backend.make_plan(limits.max_tokens, limits.max_rows, limits.max_blocks),
+            memory,
+            Batch(limits, state),
+            Sampler(state),
+        )
+        warm_up(self._runner, limits, progress)
+
+    def execute(self, plan: StepPlan) -> None:
+        """Apply the plan and run its forward; :meth:`sample` of the same step follows."""
+        self._pending[plan.step] = self.runner.execute(plan)
+
+    def sample(self, plan: SamplePlan) -> StepResult:
+        """Sample a step that :meth:`execute` launched.
+
+        :raises EngineError: it launched no such step.
+        """
+        pending = self._pending.pop(plan.step, None)
+        if pending is None:
+            raise EngineError(f"step {plan.step} is to be sampled, but it was not launched")
+        return self.runner.sample(pending, plan)
+
+    def call(self, method: str, args: Sequence[Any]) -> Any:
+        """Run a named method between steps; arguments and answer are plain msgpack values.
+
+        :raises EngineError: there is no such method.
+        """
+        methods = {"describe": self._describe}
+        if method not in methods:
+            raise EngineError(f"no worker method is called {method!r}; known: {', '.join(sorted(methods))}")
+        return methods[method](*args)
+
+    def close(self) -> None:
+        """Free weights and KV memory; idempotent."""
+        self._runner = self._parts = None
+        self._pending.clear()
+
+    def _describe(self) -> dict[str, Any]:
+        """Where this worker runs."""
+        machine = self.machine
+        return {
+            "pid": os.getpid(),
+            "device": machine.device,
+            "dtype": machine.dtype,
+            "threads": machine.threads,
+        }
+
+    def _limits(self, parts: Parts, layout: KVLayout) -> BatchLimits:
+        """Buffer sizes; no row outgrows the model's context or the pool."""
+        scheduler = self._spec.config.scheduler
+        longest = parts.max_model_len
+        for group in layout.groups:
+            if group.spec.window is None:
+                longest = min(longest, (layout.num_blocks - 1) * group.spec.block_size)
+        return BatchLimits(
+            max_rows=scheduler.max_num_seqs,
+            max_tokens=max(scheduler.max_num_batched_tokens, scheduler.max_num_seqs),
+            max_len=longest,
+            block_sizes=tuple(group.spec.block_size for group in layout.groups),
+        )
+
+
+def _load_weights(parts: Parts, progress: Progress) -> int:
+    """Give the model its weights, saying how far it is; the number of elements they have."""
+    refs = list(parts.loader.weights())
+    total = sum(prod(ref.shape) for ref in refs) or 1
+    done = 0
+
+    def on_weight(ref: WeightRef) -> None:
+        nonlocal done
+        done += prod(ref.shape)
+        progress("loading weights", min(done / total, 1.0))
+
+    with torch.no_grad():
+        parts.model.load(refs, on_weight)
+    return total
