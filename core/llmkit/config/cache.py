@@ -26,4 +26,4 @@ class CacheConfig:
     )
     kv_cache_dtype: str = option("auto", "of K and V: auto is the activations' own")
     enable_prefix_caching: bool = option(True, "reuse the KV of prompts that begin alike")
-    prefix_cache_salt: str = option("", "part of every prefix-cache key of this deployment")
+    prefix_cache_salt: str = option("", "part of every prefix-cache key of this deployment", secret=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmkit.config.fields import option
+from llmkit.config.fields import option, parse_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,13 @@ class ModelConfig:
         "auto",
         "of activations; auto is float32 on a CPU, the checkpoint's own on a GPU",
         choices=("auto", "float32", "bfloat16", "float16"),
+        synonyms={"float": "float32", "half": "float16"},
     )
     max_model_len: int | None = option(
-        None, "longest prompt and answer together, tokens; default: the largest that fits", minimum=1
+        None,
+        "longest prompt and answer together, tokens; default: the largest that fits",
+        parse=parse_context,
+        minimum=1,
     )
     load_format: str = option("auto", "weight format", kind="loader")
     model_impl: str = option("auto", "model implementation", kind="model")

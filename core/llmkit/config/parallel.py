@@ -11,8 +11,20 @@ from llmkit.config.fields import option
 class ParallelConfig:
     """Where the model runs."""
 
-    executor: str = option("auto", "executor", kind="executor", aliases=("--distributed-executor-backend",))
-    attn: str = option("auto", "attention backend", kind="attention", aliases=("--attention-backend",))
+    executor: str = option(
+        "auto",
+        "executor",
+        kind="executor",
+        aliases=("--distributed-executor-backend",),
+        synonyms={"mp": "multiproc", "uni": "uniproc"},
+    )
+    attn: str = option(
+        "auto",
+        "attention backend",
+        kind="attention",
+        aliases=("--attention-backend",),
+        synonyms={"CPU_ATTN": "paged-cpu", "TORCH_SDPA": "reference"},
+    )
     device: str = option("auto", "where to run", choices=("auto", "cpu", "cuda"))
     tensor_parallel_size: int = option(1, "ranks that share each layer", minimum=1, aliases=("-tp",))
     threads: int | None = option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmkit.config.fields import option
+from llmkit.config.fields import option, parse_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,11 @@ class SchedulerConfig:
     scheduling_policy: str = option("fcfs", "order of requests", kind="policy")
     max_num_seqs: int = option(64, "most requests in one step", minimum=1, maximum=4096)
     max_num_batched_tokens: int = option(
-        512, "most tokens in one step; long prompts are computed in chunks of it", minimum=1, maximum=1 << 20
+        512,
+        "most tokens in one step; long prompts are computed in chunks of it",
+        parse=parse_count,
+        minimum=1,
+        maximum=1 << 20,
     )
     max_queue: int = option(
         1024, "most requests waiting; beyond it a client gets 429", minimum=1, maximum=1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmkit.config.fields import option
+from llmkit.config.fields import option, parse_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +14,18 @@ class ServerConfig:
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8000, "port to listen on", minimum=0, maximum=65535)
     uds: str | None = option(None, "Unix socket to listen on instead of host and port")
-    api_key: tuple[str, ...] = option((), "keys that clients must send as a bearer token")
-    allowed_origins: tuple[str, ...] = option((), "web origins that may call (CORS); none by default")
+    api_key: tuple[str, ...] = option(
+        (), "keys that clients must send as a bearer token; may be repeated", secret=True
+    )
+    allowed_origins: tuple[str, ...] = option(
+        (), "web origins that may call (CORS); none by default; may be repeated"
+    )
     root_path: str = option("", "path prefix that a proxy strips")
     shutdown_timeout: float = option(
         30.0, "seconds that running requests get after SIGTERM", minimum=0, maximum=86400
     )
     enable_log_requests: bool = option(False, "log every request's prompt size and parameters")
-    max_request_bytes: int = option(16 << 20, "largest request body", minimum=1024, maximum=1 << 30)
+    max_request_bytes: int = option(
+        16 << 20, "largest request body", parse=parse_size, minimum=1024, maximum=1 << 30
+    )
     log_level: str = option("info", "how much to log", choices=("debug", "info", "warning", "error"))
