@@ -32,7 +32,7 @@ class TinyModel:
     model_type: str
     config: dict[str, Any] = field(default_factory=dict)
     """Over :data:`_BASE`; None removes an entry."""
-    sharpness: float = 1.7
+    sharpness: float = 1.85
     """Standard deviation of queries and of keys."""
 
 
@@ -46,7 +46,7 @@ _BASE: dict[str, Any] = {
     "head_dim": 16,
     "max_position_embeddings": MAX_POSITION,
     "tie_word_embeddings": False,
-    "pad_token_id": None,
+    "pad_token_id": 2,
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
@@ -68,7 +68,9 @@ MODELS: Mapping[str, TinyModel] = {
     "Qwen3ForCausalLM": TinyModel("qwen3", {"tie_word_embeddings": True}, sharpness=2.5),
     "SmolLM3ForCausalLM": TinyModel("smollm3", {**_OWN_HEAD_SIZE, "no_rope_layer_interval": 2}),
     "Gemma2ForCausalLM": TinyModel(
-        "gemma2", {**_GEMMA, "attn_logit_softcapping": 8.0, "final_logit_softcapping": 6.0}
+        "gemma2",
+        {**_GEMMA, "attn_logit_softcapping": 8.0, "final_logit_softcapping": 6.0},
+        sharpness=3.0,
     ),
     "Gemma3ForCausalLM": TinyModel(
         "gemma3_text", {**_GEMMA, "layer_types": ["sliding_attention", "full_attention"] * 2}, sharpness=2.5
@@ -86,6 +88,7 @@ MODELS: Mapping[str, TinyModel] = {
             "bos_token_id": 0,
             "eos_token_id": 1,
         },
+        sharpness=5.0,
     ),
     "MixtralForCausalLM": TinyModel("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "Qwen3MoeForCausalLM": TinyModel(
@@ -105,7 +108,7 @@ MODELS: Mapping[str, TinyModel] = {
         },
     ),
     "StableLmForCausalLM": TinyModel("stablelm", _OWN_HEAD_SIZE),
-    "CohereForCausalLM": TinyModel("cohere", {**_OWN_HEAD_SIZE, "logit_scale": 0.5}),
+    "CohereForCausalLM": TinyModel("cohere", {**_OWN_HEAD_SIZE, "logit_scale": 0.8}),
     "Starcoder2ForCausalLM": TinyModel("starcoder2", {**_OWN_HEAD_SIZE, "sliding_window": WINDOW}),
     "GPTNeoXForCausalLM": TinyModel("gpt_neox", _OWN_HEAD_SIZE),
     "PhiForCausalLM": TinyModel("phi", _OWN_HEAD_SIZE),
@@ -138,7 +141,9 @@ def make(architecture: str, *, seed: int = 0, **overrides: Any) -> Any:
     config = AutoConfig.for_model(tiny.model_type, **{k: v for k, v in entries.items() if v is not None})
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=torch.float32, attn_implementation="eager"
+        )
         _scale(model, tiny.sharpness)
     return model.eval()
 

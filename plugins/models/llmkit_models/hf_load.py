@@ -119,20 +119,29 @@ def _load_rest(
     config = LoadStateDictConfig(dtype=dtype, device_map={"": device}, weight_mapping=mapping)
     with _no_progress_bar():
         info, _ = convert_and_load_state_dict_in_model(model, rest, config)
-    model._adjust_missing_and_unexpected_keys(info)
     tied = set(getattr(model, "all_tied_weights_keys", {}))
-    unfilled = {name for name in info.missing_keys - tied if model.get_parameter_or_buffer(name) is not None}
+    absent = info.missing_keys - tied
+    model._adjust_missing_and_unexpected_keys(info)  # forgets what the model may do without
     complain(
-        missing=unfilled,
+        missing=info.missing_keys - tied,
         left_over=info.unexpected_keys,
         wrong=[f"{name} is {list(got)}, not {list(want)}" for name, got, want in info.mismatched_keys],
     )
     if info.conversion_errors:
         raise CheckpointError(f"weights could not be converted: {sorted(info.conversion_errors.items())[0]}")
-    model.mark_tied_weights_as_initialized(info)  # type: ignore[no-untyped-call]
-    model._move_missing_keys_from_meta_to_device(info.missing_and_mismatched(), {"": device}, None, None)
+    _initialize(model, absent, device)
+    model.tie_weights(missing_keys=tied & info.missing_keys, recompute_mapping=False)
+
+
+def _initialize(model: PreTrainedModel, absent: set[str], device: str) -> None:
+    """Compute what no checkpoint holds: ``absent`` keys that may be, and buffers such as frequencies."""
+    model._move_missing_keys_from_meta_to_device(list(absent), {"": device}, None, None)
+    owners = {name.rpartition(".")[0] for name in absent}
+    owners |= {name.rpartition(".")[0] for name, _ in model.named_non_persistent_buffers()}
+    for name, module in model.named_modules():
+        if name not in owners:
+            module._is_hf_initialized = True
     model._initialize_missing_keys(False)
-    model.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
 
 
 @contextmanager

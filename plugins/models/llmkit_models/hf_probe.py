@@ -45,14 +45,14 @@ def probe(
     :raises UnsupportedModel: a layer does not call attention exactly once, or results differ.
     """
     windows = [spec.window for spec in specs if spec.window is not None and spec.window <= _LONGEST_WINDOW]
-    lengths = tuple(length + max(windows, default=0) for length in _LENGTHS)
+    lengths = [length + max(windows, default=0) for length in _LENGTHS]
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, vocab_size, (sum(lengths),), generator=generator).to(device)
     positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
     packed = _run(model, specs, ids, positions, lengths)
     parts: list[Tensor] = []
     for piece, place in zip(torch.split(ids, lengths), torch.split(positions, lengths), strict=True):
-        parts.append(_run(model, specs, piece, place, (len(piece),)))
+        parts.append(_run(model, specs, piece, place, [len(piece)]))
     tolerance = _TOLERANCE[dtype]
     _compare(packed, torch.cat(parts), tolerance, "packed sequences differ from each on its own")
     own = _guarded(lambda: model.run_own(ids[: lengths[0]]))
@@ -60,7 +60,7 @@ def probe(
 
 
 def _run(
-    model: Runs, specs: Sequence[AttentionSpec], ids: Tensor, positions: Tensor, lengths: Sequence[int]
+    model: Runs, specs: Sequence[AttentionSpec], ids: Tensor, positions: Tensor, lengths: list[int]
 ) -> Tensor:
     backend = _PackedAttention(specs, lengths)
     logits = _guarded(lambda: model.run(ModelInput(ids, positions), StepContext(backend, _NoPlan())))
@@ -94,9 +94,9 @@ class _PackedAttention:
     graph_support: Any = "none"
     fused_rope = False
 
-    def __init__(self, specs: Sequence[AttentionSpec], lengths: Sequence[int]) -> None:
+    def __init__(self, specs: Sequence[AttentionSpec], lengths: list[int]) -> None:
         self._specs = specs
-        self._lengths = tuple(lengths)
+        self._lengths = lengths
         self.calls: list[int] = []
 
     def kv_cache_spec(self, layer: int) -> KVCacheSpec:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,8 +46,7 @@ class TransformersModel:
         num_layers = int(config.num_hidden_layers)
         if spec.world != 1 or spec.layers[0] != 0 or spec.layers[1] < num_layers:
             raise UnsupportedModel("it runs whole, on one rank")
-        rotaries = _length_dependent(self._model)
-        with _steady(rotaries):
+        with _describable(self._model):
             calls = hf_attention.describe(self._model, self._model.base_model, num_layers)
         hf_attention.check_windows(calls, config)
         hf_attention.attach(calls, self._step, self._dtype, spec.device)
@@ -135,7 +135,7 @@ def _build(spec: ModelSpec, dtype: torch.dtype) -> PreTrainedModel:
         raise UnsupportedModel(f"as a causal language model transformers builds {type(model).__name__}")
     if model.base_model is model:
         raise UnsupportedModel("its body cannot be told from its head")
-    model.eval()
+    model.train(False)
     return model
 
 
@@ -173,18 +173,18 @@ def _with_body(model: PreTrainedModel, body: nn.Module) -> nn.Module:
     return other
 
 
-class _steady:
-    """Within it, rope does not ask for the longest position, which meta tensors cannot tell."""
-
-    def __init__(self, rotaries: list[tuple[Any, Any]]) -> None:
-        self._rotaries = rotaries
-
-    def __enter__(self) -> None:
-        for rotary, _ in self._rotaries:
-            rotary.rope_type = "default"
-
-    def __exit__(self, *_: object) -> None:
-        for rotary, kind in self._rotaries:
+@contextmanager
+def _describable(model: PreTrainedModel) -> Iterator[None]:
+    """Within it nothing looks at values, which meta tensors do not have: longest positions, experts."""
+    rotaries, experts = _length_dependent(model), model.get_experts_implementation()
+    for rotary, _ in rotaries:
+        rotary.rope_type = "default"
+    model.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(experts)
+        for rotary, kind in rotaries:
             rotary.rope_type = kind
 
 
