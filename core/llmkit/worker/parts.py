@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from llmkit.config.machine import cores
 from llmkit.contracts import (
     AttentionBackend,
     BackendSpec,
@@ -24,7 +25,6 @@ from llmkit.contracts import (
 )
 from llmkit.errors import StartupError, UnsupportedModel
 from llmkit.nn import bind_ops
-from llmkit.worker.machine import usable_cores
 
 _UNNAMED_CONTEXT = 2048
 """Positions of a model whose config names no limit: what the engine serves then."""
@@ -63,7 +63,7 @@ def resolve_machine(spec: ExecutorSpec) -> Machine:
     if parallel.device == "cuda":
         raise StartupError("--device cuda: this version runs on the CPU; use --device cpu or auto")
     dtype = "float32" if model.dtype == "auto" else model.dtype
-    return Machine("cpu", dtype, parallel.threads or usable_cores())
+    return Machine("cpu", dtype, parallel.threads or cores())
 
 
 def choose_parts(spec: ExecutorSpec, machine: Machine) -> Parts:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from llmkit.config import machine
 from llmkit.contracts import (
     ExecutorSpec,
     KVLayout,
@@ -22,7 +23,6 @@ from llmkit.contracts import (
 from llmkit.errors import EngineError
 from llmkit.worker.batch import Batch, BatchLimits
 from llmkit.worker.kv_memory import BlockMemory
-from llmkit.worker.machine import machine_memory
 from llmkit.worker.memory_budget import kv_budget
 from llmkit.worker.model_runner import ModelRunner, PendingStep
 from llmkit.worker.parts import Parts, choose_parts, resolve_machine
@@ -62,7 +62,7 @@ class Worker:
         parts = self._parts = choose_parts(self._spec, self.machine)
         count = _load_weights(parts, progress)
         weight_bytes = count * getattr(torch, self.machine.dtype).itemsize
-        kv_bytes, why = kv_budget(self._spec.config.cache, machine_memory(), weight_bytes)
+        kv_bytes, why = kv_budget(self._spec.config.cache, machine.memory(), weight_bytes)
         return WorkerReport(
             choices=parts.choices,
             layers=parts.kv_specs,
@@ -127,12 +127,11 @@ class Worker:
 
     def _describe(self) -> dict[str, Any]:
         """Where this worker runs."""
-        machine = self.machine
         return {
             "pid": os.getpid(),
-            "device": machine.device,
-            "dtype": machine.dtype,
-            "threads": machine.threads,
+            "device": self.machine.device,
+            "dtype": self.machine.dtype,
+            "threads": self.machine.threads,
         }
 
     def _limits(self, parts: Parts, layout: KVLayout) -> BatchLimits:

@@ -14,6 +14,9 @@ def register_executors(register: RegisterExecutor) -> None:
 
 
 def make_uniproc(spec: ExecutorSpec, options: Any) -> Executor:
+    from llmkit.worker import limit_spinning
+
+    limit_spinning()  # before the next import loads torch
     from llmkit_executors.uniproc import UniprocExecutor
 
     return UniprocExecutor(spec)
