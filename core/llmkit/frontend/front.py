@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from llmkit.config import Config
-from llmkit.contracts import EngineReady, Progress
+from llmkit.contracts import EngineReady
 from llmkit.errors import Draining, EngineDead, LlmkitError
 from llmkit.frontend.client_mp import OUT_SOCKET, SocketEngineClient
 from llmkit.frontend.engine_process import EngineDirectory, EngineProcess, describe_exit, engine_command
@@ -41,7 +41,7 @@ class FrontState:
 
 @dataclass(frozen=True, slots=True)
 class ModelAtHand:
-    """A model whose files are here, and what the front needs to start with it."""
+    """A model whose files are here, and how a front starts with it."""
 
     name: str
     root: str
@@ -61,13 +61,13 @@ class Front:
     def __init__(
         self,
         config: Config,
-        open_model: Callable[[Progress], ModelAtHand],
+        model: ModelAtHand,
         *,
         hooks: Sequence[PrepareHook] = (),
         plugin_table: PluginTable = tuple,
         command: Sequence[str] | None = None,
     ) -> None:
-        """``open_model`` finds the model's files, fetching them if need be; ``command`` is the engine's."""
+        """``command`` starts the engine; this installation's own if None."""
         self.services = FrontServices(config, plugin_table)
         self.died = asyncio.Event()
         """Set once the engine is gone, or could not start, without having been asked to go."""
@@ -76,10 +76,10 @@ class Front:
         self.error: LlmkitError | None = None
         """What it died of."""
         self._config = config
-        self._open_model = open_model
+        self._model = model
         self._preparer = Preparer(hooks)
         self._command = list(command) if command is not None else engine_command()
-        self._state = FrontState("starting", "finding the model")
+        self._state = FrontState("starting", "starting the engine")
         self._life: asyncio.Task[None] | None = None
         self._directory: EngineDirectory | None = None
         self._client: SocketEngineClient | None = None
@@ -150,7 +150,7 @@ class Front:
         await self._release()
 
     async def _start_up(self) -> tuple[SocketEngineClient, EngineProcess]:
-        model = await in_daemon_thread(lambda: self._open_model(self._on_progress), "open-model")
+        model = self._model
         self._directory = EngineDirectory(OUT_SOCKET)
         client = self._client = SocketEngineClient(self._directory.path)
         process = await EngineProcess.start(self._command, model.launch(self._directory.path))
@@ -163,15 +163,15 @@ class Front:
         finally:
             loading.cancel()
             starting.cancel()
-        self._begin_service(client, model, front_model, ready)
+        self._begin_service(client, front_model, ready)
         return client, process
 
-    def _begin_service(
-        self, client: SocketEngineClient, model: ModelAtHand, front_model: FrontModel, ready: EngineReady
-    ) -> None:
-        config = self._config
-        limits = Limits.of(ready, front_model.eos_ids, front_model.default_max_tokens, config.model.seed)
-        self._generator = FrontGenerator(client, front_model.tokenizer, limits, config, self._preparer)
+    def _begin_service(self, client: SocketEngineClient, front_model: FrontModel, ready: EngineReady) -> None:
+        config, model = self._config, self._model
+        limits = Limits.of(ready, front_model, config.model.seed)
+        self._generator = FrontGenerator(
+            client, front_model.tokenizer, limits, config, self._preparer, self.services.observers
+        )
         served = served_model(config, model.name, model.root, ready.max_model_len)
         self.services.complete(front_model, self._generator, served, lambda: client.stats)
         self._state = FrontState("ready", "ready")
@@ -204,11 +204,6 @@ class Front:
         if client.failure is not None:
             error.exit_code = client.failure.exit_code
         return error
-
-    def _on_progress(self, phase: str, fraction: float) -> None:
-        """Called from the thread that finds the model."""
-        if self._state.phase == "starting":
-            self._state = FrontState("starting", phase, fraction)
 
     def _die(self, error: LlmkitError) -> None:
         self.error = error

@@ -26,12 +26,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PrepareHook:
-    """One plugin's ``prepare_request``; a coroutine function or a plain one."""
+    """One plugin's ``prepare_request``."""
 
     plugin: str
-    function: Callable[..., Any]
-    takes_draft: bool = True
-    """pluggy lets an implementation leave arguments out."""
+    function: Callable[[RequestDraft], Any]
+    """May return an awaitable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,9 @@ class Prepared:
 class Preparer:
     """Runs every hook in order, under a deadline each, and fails closed.
 
-    Plain functions run in threads of their own, so that a slow one delays nobody else's request; one
-    that never returns keeps its thread, and when all are taken requests are refused.
+    Functions are called in threads of their own, so that a slow one delays nobody else's request; what
+    is a coroutine then runs on the event loop. A function that never returns keeps its thread, and
+    when all are taken requests are refused.
     """
 
     def __init__(self, hooks: Sequence[PrepareHook], deadline_s: float = DEADLINE_S) -> None:
@@ -75,14 +75,12 @@ class Preparer:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, hook: PrepareHook, draft: _Draft) -> None:
-        arguments = (draft,) if hook.takes_draft else ()
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._deadline_s):
-                if inspect.iscoroutinefunction(hook.function):
-                    await hook.function(*arguments)
-                else:
-                    loop = asyncio.get_running_loop()
-                    await loop.run_in_executor(self._pool, hook.function, *arguments)
+                result = await loop.run_in_executor(self._pool, hook.function, draft)
+                if inspect.isawaitable(result):
+                    await result
         except RequestError:
             raise
         except TimeoutError as error:

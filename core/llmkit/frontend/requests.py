@@ -12,6 +12,7 @@ import msgspec
 
 from llmkit.contracts import AddRequest, EngineReady, RequestContext, SamplingParams
 from llmkit.frontend.check import check_params, check_routing, resolve_max_tokens
+from llmkit.frontend.services import FrontModel
 
 _FLAT_TEMPERATURE = 1e6
 """Above it every distribution is flat to single precision, in which larger ones may overflow."""
@@ -31,9 +32,10 @@ class Limits:
     """For requests that give none; 0 draws one."""
 
     @staticmethod
-    def of(ready: EngineReady, eos_ids: Sequence[int], default_max_tokens: int | None, seed: int) -> Limits:
+    def of(ready: EngineReady, model: FrontModel, seed: int) -> Limits:
         """Ends of sequence that the model has no row for cannot come and are left out."""
-        ends = tuple(token_id for token_id in eos_ids if 0 <= token_id < ready.vocab_size)
+        ends = tuple(token_id for token_id in model.eos_ids if 0 <= token_id < ready.vocab_size)
+        default_max_tokens = model.generation_defaults.get("max_tokens")
         return Limits(ready.max_model_len, ready.vocab_size, ends, default_max_tokens, seed)
 
 

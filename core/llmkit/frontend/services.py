@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmkit.config import Config
-from llmkit.contracts import ChatRenderer, EngineStats, Generator, ServedModel, Tokenizer
+from llmkit.contracts import ChatRenderer, EngineStats, Generator, RequestRecord, ServedModel, Tokenizer
 from llmkit.errors import EngineError
+from llmkit.frontend.observers import Observers
 
 PluginTable = Callable[[], Sequence[Mapping[str, Any]]]
 
@@ -21,10 +22,9 @@ class FrontModel:
     tokenizer: Tokenizer
     chat: ChatRenderer | None
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of SamplingParams that a silent request takes; never ``max_tokens``."""
+    """Fields of SamplingParams that a silent request takes. ``max_tokens`` the generator fills in
+    itself: a default is cut to the context where it does not fit, a request's own is refused."""
     eos_ids: tuple[int, ...] = ()
-    default_max_tokens: int | None = None
-    """The model's ``max_new_tokens``; cut to the context where it does not fit."""
 
 
 class FrontServices:
@@ -42,6 +42,7 @@ class FrontServices:
 
     def __init__(self, config: Config, plugin_table: PluginTable) -> None:
         self.config = config
+        self.observers = Observers()
         self._plugin_table = plugin_table
         self._stats: Callable[[], EngineStats] = EngineStats
 
@@ -63,6 +64,10 @@ class FrontServices:
     def stats(self) -> EngineStats:
         """The latest; zeros before the first step."""
         return self._stats()
+
+    def observe(self, observer: Callable[[RequestRecord], None]) -> None:
+        """As ``contracts.Services.observe``."""
+        self.observers.add(observer)
 
     def plugin_table(self) -> Sequence[Mapping[str, Any]]:
         """Rows of ``llmkit plugins list``."""
