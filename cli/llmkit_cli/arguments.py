@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from llmkit.config import flags as config_flags
-from llmkit.config import sources
+from llmkit.config import sources, vllm_flags
 from llmkit.errors import UsageError
 
 _SECTIONS = ("model", "cache", "scheduler", "parallel", "server", "plugins")
@@ -82,6 +82,24 @@ def _panel(flag: config_flags.Flag) -> str:
     return flag.section.capitalize()
 
 
+def known_flags(command: Callable[..., Any]) -> tuple[frozenset[str], frozenset[str]]:
+    """All flags of a configurable command, and those of them that take no value."""
+    known, switches = {"-h", "--help"}, {"-h", "--help"}
+    for parameter in inspect.signature(command).parameters.values():
+        option = parameter.annotation.__metadata__[0]
+        # typer takes the first declaration for a default until it reads the annotation itself
+        words = (option.default, *(getattr(option, "param_decls", None) or ()))
+        names = {
+            name for word in words if isinstance(word, str) and word[:1] == "-" for name in word.split("/")
+        }
+        if isinstance(option, typer.models.OptionInfo) and not names:
+            names = {"--" + parameter.name.replace("_", "-")}
+        known |= names
+        if parameter.annotation.__origin__ in (bool, bool | None):
+            switches |= names | {"--no-" + name[2:] for name in names if name.startswith("--")}
+    return frozenset(known | switches), frozenset(switches)
+
+
 def adapt(argv: Sequence[str], known: frozenset[str], switches: frozenset[str]) -> list[str]:
     """Rewrite arguments that other engines' users type, and stop at those nobody knows.
 
@@ -110,10 +128,12 @@ def adapt(argv: Sequence[str], known: frozenset[str], switches: frozenset[str]) 
                 while name in _PLACES_VALUES_APART and model_seen and waiting and waiting[0][:1] != "-":
                     rewritten += [name, waiting.pop(0)]
             continue
-        verdict = config_flags.classify(name)
+        verdict = vllm_flags.classify(name)
         if verdict.status == "renamed":
             waiting.insert(0, verdict.replacement + equals + value)
             continue
+        if verdict.status == "same":
+            raise UsageError(f"{name} does not apply to this command")
         if verdict.status != "no effect":
             raise UsageError(verdict.message)
         sys.stderr.write(f"llmkit: {verdict.message}\n")

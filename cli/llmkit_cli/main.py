@@ -1,64 +1,46 @@
-"""Entry point: which command, its errors as one line, and commands that plugins add."""
+"""Entry point: which command, its errors as one line, and commands that plugins add.
+
+A command's module is imported when it is typed, so that ``llmkit --help`` answers at once.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import typer
-from llmkit.plugins import load_plugins
 
 from llmkit import LlmkitError, __version__
-from llmkit.config import PluginConfig, flags
-from llmkit_cli.arguments import adapt
-from llmkit_cli.bench.command import bench
-from llmkit_cli.generate import chat, complete
-from llmkit_cli.plugins import plugins
-from llmkit_cli.pull import pull
-from llmkit_cli.serve import serve
-from llmkit_cli.tokens import detokenize, tokenize
 
-CONFIGURABLE = {
-    "serve": serve,
-    "chat": chat,
-    "complete": complete,
-    "tokenize": tokenize,
-    "detokenize": detokenize,
-    "pull": pull,
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A built-in command and where it is."""
+
+    module: str
+    attribute: str
+    help: str
+    configurable: bool = True
+    """Takes config flags, so that flags of other engines are looked at first."""
+
+
+COMMANDS: Mapping[str, Command] = {
+    "serve": Command("llmkit_cli.serve", "serve", "Serve MODEL through an OpenAI-compatible API."),
+    "chat": Command("llmkit_cli.generate", "chat", "Chat with MODEL in the terminal, or ask one question."),
+    "complete": Command("llmkit_cli.generate", "complete", "Continue a text."),
+    "tokenize": Command("llmkit_cli.tokens", "tokenize", "Print a text's or a conversation's tokens."),
+    "detokenize": Command("llmkit_cli.tokens", "detokenize", "Print the text behind token ids."),
+    "pull": Command("llmkit_cli.pull", "pull", "Fetch a model, so that it can be served offline."),
+    "plugins": Command(
+        "llmkit_cli.plugins", "plugins", "What is installed, loaded or refused, and why.", False
+    ),
+    "bench": Command("llmkit_cli.bench.command", "bench", "Measure a server.", False),
 }
-
-
-def version() -> None:
-    """Print llmkit's version."""
-    typer.echo(__version__)
-
-
-def build_app() -> typer.Typer:
-    """The program with its built-in commands."""
-    app = typer.Typer(
-        name="llmkit",
-        help="Serve large language models; every part is a plugin.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-
-    @app.callback()
-    def program(
-        debug: bool = typer.Option(False, "--debug", help="show tracebacks (any command)"),
-    ) -> None:
-        """Serve large language models; every part is a plugin."""
-
-    for name, command in CONFIGURABLE.items():
-        app.command(name)(command)
-    app.add_typer(bench, name="bench")
-    app.add_typer(plugins, name="plugins")
-    app.command("version")(version)
-    return app
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -67,12 +49,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        app = build_app()
         name = next((word for word in words if not word.startswith("-")), None)
-        if name in CONFIGURABLE and not {"-h", "--help"} & set(words):
-            place = words.index(name)
-            words = [*words[: place + 1], *adapt(words[place + 1 :], *_known_flags(name))]
-        _add_plugin_commands(app, name)
+        app = build_app(name)
+        if name in COMMANDS and COMMANDS[name].configurable and not {"-h", "--help"} & set(words):
+            place = words.index(name) + 1
+            words = [*words[:place], *_adapted(COMMANDS[name], words[place:])]
         app(args=words, prog_name="llmkit")
     except LlmkitError as error:
         if debug:
@@ -86,41 +67,70 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def _known_flags(command: str) -> tuple[frozenset[str], frozenset[str]]:
-    """All flags of a configurable command, and those of them that take no value."""
-    known, switches = {"--config", "-h", "--help"}, {"-h", "--help"}
-    for flag in flags.flags():
-        names = {*flag.names, *flag.negative_names}
-        known |= names
-        if flag.is_bool:
-            switches |= names
-    for parameter in CONFIGURABLE[command].__signature__.parameters.values():  # type: ignore[attr-defined]
-        option = getattr(parameter.annotation, "__metadata__", (None,))[0]
-        for name in getattr(option, "param_decls", None) or ():
-            names = set(name.split("/"))
-            known |= names
-            if parameter.annotation.__origin__ in (bool, bool | None):
-                switches |= names
-    return frozenset(known), frozenset(switches)
+def build_app(typed: str | None) -> typer.Typer:
+    """The program; only the typed command, or all while a shell completes, is more than its help line."""
+    app = typer.Typer(
+        name="llmkit",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def program(
+        debug: bool = typer.Option(False, "--debug", help="show tracebacks (any command)"),
+    ) -> None:
+        """Serve large language models; every part is a plugin."""
+
+    completing = "_LLMKIT_COMPLETE" in os.environ
+    for name, command in COMMANDS.items():
+        if completing or name == typed:
+            _add(app, name, _load(command), command.help)
+        else:
+            app.command(name, help=command.help)(_not_loaded)
+    app.command("version")(version)
+    _add_plugin_commands(app, typed)
+    return app
 
 
-def _add_plugin_commands(app: typer.Typer, typed: str | None) -> None:
-    """Commands of plugins: the typed one if no built-in has its name, all of enabled ones for help."""
-    builtin = {*CONFIGURABLE, "bench", "plugins", "version"}
-    enabled = tuple(name for name in os.environ.get("LLMKIT_PLUGIN", "").split(",") if name)
-    if typed in builtin or (typed is None and not enabled):
-        return
-    needed = {} if typed is None else {"command": typed}
-    loaded = load_plugins(PluginConfig(plugin=enabled), needed)
-    for entry in loaded.registry.entries("command"):
-        _add(app, entry.name, entry.factory, str(entry.traits.get("help", "")))
+def version() -> None:
+    """Print llmkit's version."""
+    typer.echo(__version__)
 
 
-def _add(app: typer.Typer, name: str, command: Any, help: str) -> None:
+def _not_loaded() -> None:
+    raise AssertionError("a command that was not typed ran")
+
+
+def _load(command: Command) -> Any:
+    return getattr(importlib.import_module(command.module), command.attribute)
+
+
+def _add(app: typer.Typer, name: str, command: typer.Typer | Callable[..., Any], help: str) -> None:
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name, help=help)
     else:
         app.command(name, help=help)(command)
+
+
+def _adapted(command: Command, words: Sequence[str]) -> list[str]:
+    from llmkit_cli.arguments import adapt, known_flags
+
+    return adapt(words, *known_flags(_load(command)))
+
+
+def _add_plugin_commands(app: typer.Typer, typed: str | None) -> None:
+    """Commands of plugins: the typed one if no built-in has its name, those of enabled ones for help."""
+    enabled = tuple(name for name in os.environ.get("LLMKIT_PLUGIN", "").split(",") if name)
+    if typed in COMMANDS or typed == "version" or (typed is None and not enabled):
+        return
+    from llmkit.config import PluginConfig
+    from llmkit.plugins import load_plugins
+
+    loaded = load_plugins(PluginConfig(plugin=enabled), {} if typed is None else {"command": typed})
+    for entry in loaded.registry.entries("command"):
+        _add(app, entry.name, entry.factory, str(entry.traits.get("help", "")))
 
 
 if __name__ == "__main__":
