@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmkit.config import Config
-from llmkit.contracts.executor import Components, Executor, ExecutorSpec
+from llmkit.contracts.executor import Executor, ExecutorSpec
 from llmkit.contracts.scheduler import Scheduler, SchedulerSpec, SchedulingPolicy
 from llmkit.contracts.weights import CheckpointInfo, ModelFiles, Progress
 from llmkit.engine.core import EngineCore
@@ -14,6 +14,7 @@ from llmkit.engine.prefix import cache_root
 from llmkit.engine.scheduler import CONTINUOUS, ContinuousScheduler
 from llmkit.errors import StartupError
 from llmkit.messages import Choice, EngineReady, WorkerReport
+from llmkit.registry import CORE, Entry, Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,16 @@ class BuiltEngine:
 
 
 def build_engine(
-    config: Config, files: ModelFiles, info: CheckpointInfo, components: Components, progress: Progress
+    config: Config, files: ModelFiles, info: CheckpointInfo, components: Registry, progress: Progress
 ) -> BuiltEngine:
     """Choose and start an executor, cut its KV memory and put a scheduler over it.
+
+    Adds the core's own scheduler to ``components``.
 
     :raises UsageError: something asked for by name cannot be honoured.
     :raises StartupError: the model cannot be served here, in the words of whatever refused.
     """
+    _register_core(components)
     spec = ExecutorSpec(config, files, info, components)
     choice = components.choose("executor", config.parallel.executor, spec)
     executor: Executor = components.create("executor", choice.name, spec)
@@ -73,7 +77,7 @@ def _make_scheduler(
     files: ModelFiles,
     report: WorkerReport,
     planned: PlannedLayout,
-    components: Components,
+    components: Registry,
 ) -> tuple[Scheduler, tuple[Choice, ...]]:
     policy_choice = components.choose("policy", config.scheduler.scheduling_policy, config.scheduler)
     policy: SchedulingPolicy = components.create("policy", policy_choice.name, config.scheduler)
@@ -86,8 +90,10 @@ def _make_scheduler(
         cache_root=cache_root(config.cache.prefix_cache_salt, files.identity, report.layers),
         policy=policy,
     )
-    if config.scheduler.scheduler in ("auto", CONTINUOUS):
-        built_in = Choice("scheduler", CONTINUOUS, "built in")
-        return ContinuousScheduler(spec), (built_in, policy_choice)
     choice = components.choose("scheduler", config.scheduler.scheduler, spec)
     return components.create("scheduler", choice.name, spec), (choice, policy_choice)
+
+
+def _register_core(components: Registry) -> None:
+    if components.find("scheduler", f"{CORE}/{CONTINUOUS}") is None:
+        components.add([Entry("scheduler", CONTINUOUS, ContinuousScheduler, CORE)])

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from llmkit.assemble.engine import build_engine
 from llmkit.assemble.launch import EngineLaunch, read_launch
+from llmkit.config import Config
 from llmkit.engine.process import EngineLoop, EngineSockets, failure
 from llmkit.errors import EngineError
 from llmkit.messages import StartupStatus
@@ -42,7 +43,7 @@ def main() -> int:
 
 def _serve(launch: EngineLaunch, sockets: EngineSockets) -> int:
     try:
-        plugins = load_plugins(launch.config.plugins, {"executor": launch.config.parallel.executor})
+        plugins = load_plugins(launch.config.plugins, _needed(launch.config))
         built = build_engine(launch.config, launch.files, launch.info, plugins.registry, _Progress(sockets))
     except Exception as error:  # noqa: BLE001 - whatever it was, the front is told and the process ends
         failed = failure(error, during="the engine could not start")
@@ -53,6 +54,14 @@ def _serve(launch: EngineLaunch, sockets: EngineSockets) -> int:
     gc.freeze()
     sockets.send(built.ready)
     return EngineLoop(built.core, sockets).run()
+
+
+def _needed(config: Config) -> dict[str, str]:
+    return {
+        "executor": config.parallel.executor,
+        "policy": config.scheduler.scheduling_policy,
+        "scheduler": config.scheduler.scheduler,
+    }
 
 
 class _Progress:

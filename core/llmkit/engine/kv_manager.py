@@ -33,6 +33,7 @@ class KVManager:
 
     def __init__(self, layout: KVLayout, block_size: int, chunk: int, *, caching: bool) -> None:
         self.pool = KVBlockPool(layout.num_blocks)
+        self.layout = layout
         self._groups = layout.groups
         self._windows = [group.spec.window for group in layout.groups]
         self._block_size = block_size

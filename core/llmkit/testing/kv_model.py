@@ -1,0 +1,199 @@
+"""A tiny deterministic model of integers whose every token depends on all the KV it should see.
+
+It runs without torch, in microseconds a token, and reads and writes KV only through the block tables
+and copies of the plans it gets. A wrong table, a lost copy, a block written by two requests or a stale
+prefix changes its tokens; :func:`generate` computes the right ones without any cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmkit.contracts import (
+    KVCacheSpec,
+    KVLayout,
+    Progress,
+    RowPlan,
+    RowResult,
+    SamplePlan,
+    StepPlan,
+    StepResult,
+    WorkerReport,
+)
+from llmkit.errors import EngineError
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KVModelSpec:
+    """Its layers, each full (None) or with a window."""
+
+    windows: tuple[int | None, ...] = (None, 6, None, 6)
+    block_size: int = 4
+    vocab_size: int = 97
+
+    @property
+    def layers(self) -> tuple[KVCacheSpec, ...]:
+        return tuple(
+            KVCacheSpec("full" if window is None else "sliding", self.block_size, 8, "words", window)
+            for window in self.windows
+        )
+
+
+def generate(spec: KVModelSpec, prompt: Sequence[int], count: int, ends: Sequence[int] = ()) -> list[int]:
+    """The tokens that follow ``prompt``, as many as ``count`` or up to one of ``ends``."""
+    memory = [np.zeros(len(prompt) + count, np.uint64) for _ in spec.windows]
+    tokens = list(prompt)
+    position, hidden = 0, 0
+    while len(tokens) < len(prompt) + count:
+        while position < len(tokens):
+            hidden = _token(spec, tokens[position], position, memory)
+            position += 1
+        tokens.append(hidden % spec.vocab_size)
+        if tokens[-1] in ends:
+            break
+    return tokens[len(prompt) :]
+
+
+class KVModelExecutor:
+    """An executor over the model; :class:`EngineError` where a plan contradicts the contract."""
+
+    max_concurrent_batches = 1
+
+    def __init__(self, spec: KVModelSpec | None = None, *, num_blocks: int = 64) -> None:
+        self.spec = spec or KVModelSpec()
+        self.num_blocks = num_blocks
+        self.copies = 0
+        """Blocks copied so far."""
+        self._rows: dict[str, _Row] = {}
+        self._layout = KVLayout((), 1, 0, 0)
+        self._slots: list[Words] = []
+        self._place: dict[int, tuple[int, int]] = {}
+
+    def start(self, progress: Progress) -> WorkerReport:
+        progress("loading", 1.0)
+        return WorkerReport(
+            choices=(),
+            layers=self.spec.layers,
+            kv_bytes=self.num_blocks * 8 * len(self.spec.windows),
+            kv_why="as the test says",
+            weight_bytes=0,
+            vocab_size=self.spec.vocab_size,
+            row_invariant=True,
+        )
+
+    def allocate(self, layout: KVLayout, progress: Progress) -> None:
+        self._layout = layout
+        shape = (layout.num_blocks, self.spec.block_size)
+        self._slots = [np.zeros(shape, np.uint64) for _ in range(layout.num_slots)]
+        self._place = {
+            layer: (group, slot)
+            for group, entry in enumerate(layout.groups)
+            for slot, layer in enumerate(entry.layers)
+        }
+
+    def execute(self, plan: StepPlan) -> dict[str, int | None]:
+        """What each row samples, None within a prompt."""
+        for name in plan.gone:
+            self._rows.pop(name, None)
+        for source, destination in plan.copies:
+            self.copies += 1
+            for slot in self._slots:
+                slot[destination] = slot[source]
+        for new in plan.new:
+            if new.request_id in self._rows:
+                raise EngineError(f"{new.request_id!r} is new but was never gone")
+            self._rows[new.request_id] = _Row(list(new.token_ids), [list(t) for t in new.block_tables])
+        if [row.num_tokens > 1 for row in plan.rows] != sorted(row.num_tokens > 1 for row in plan.rows):
+            raise EngineError("rows of one token do not come first")
+        self._take(plan.rows)
+        return {row.request_id: self._forward(row) for row in plan.rows}
+
+    def sample(self, handle: dict[str, int | None], plan: SamplePlan) -> Future[StepResult]:
+        rows = [RowResult(name, [token]) for name, token in handle.items() if token is not None]
+        future: Future[StepResult] = Future()
+        future.set_result(StepResult(plan.step, rows))
+        return future
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        raise EngineError(f"this executor has no method {method!r}")
+
+    def check_health(self) -> None:
+        """It is always well."""
+
+    def shutdown(self, timeout_s: float) -> None:
+        self._rows.clear()
+
+    def _take(self, rows: Sequence[RowPlan]) -> None:
+        written: set[tuple[int, int]] = set()
+        for row in rows:
+            state = self._rows[row.request_id]
+            state.tokens += row.token_ids
+            for table, blocks in zip(state.tables, row.new_blocks, strict=True):
+                table += blocks
+            if not 0 < row.start + row.num_tokens <= len(state.tokens):
+                raise EngineError(f"{row.request_id!r}: the worker does not know all tokens to compute")
+            for table in state.tables:
+                for position in range(row.start, row.start + row.num_tokens):
+                    place = (table[position // self.spec.block_size], position % self.spec.block_size)
+                    if place[0] == 0 or place in written:
+                        raise EngineError(f"{row.request_id!r} writes to {place}: the null block, or twice")
+                    written.add(place)
+
+    def _forward(self, row: RowPlan) -> int | None:
+        state = self._rows[row.request_id]
+        memory = [self._gather(state, layer, row.start) for layer in range(len(self.spec.windows))]
+        hidden = 0
+        for position in range(row.start, row.start + row.num_tokens):
+            hidden = _token(self.spec, state.tokens[position], position, memory)
+        for layer, words in enumerate(memory):
+            self._scatter(state, layer, words, row)
+        return hidden % self.spec.vocab_size if row.num_logits else None
+
+    def _gather(self, state: _Row, layer: int, start: int) -> Words:
+        """The layer's KV of tokens before ``start``, with room for the row's tokens."""
+        group, slot = self._place[layer]
+        words = self._slots[slot][state.tables[group]].reshape(-1)
+        assert len(words) >= start
+        return words
+
+    def _scatter(self, state: _Row, layer: int, words: Words, row: RowPlan) -> None:
+        group, slot = self._place[layer]
+        size = self.spec.block_size
+        for position in range(row.start, row.start + row.num_tokens):
+            self._slots[slot][state.tables[group][position // size], position % size] = words[position]
+
+
+@dataclass(slots=True)
+class _Row:
+    tokens: list[int]
+    tables: list[list[int]]
+
+
+def _token(spec: KVModelSpec, token: int, position: int, memory: Sequence[Words]) -> int:
+    """Write one token's KV in every layer, attend, and give its hidden state."""
+    hidden = _mix(token + 1, position)
+    for layer, window in enumerate(spec.windows):
+        words = memory[layer]
+        words[position] = _mix(hidden, layer)
+        first = 0 if window is None else max(0, position - window + 1)
+        seen = words[first : position + 1]
+        weights = np.arange(1, len(seen) + 1, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        hidden = _mix(hidden, int((seen * weights).sum(dtype=np.uint64)))
+    return hidden
+
+
+def _mix(first: int, second: int) -> int:
+    value = (first * _MULTIPLIER + second) & _MASK
+    value ^= value >> 29
+    value = (value * _MULTIPLIER + 1) & _MASK
+    return value ^ (value >> 32)

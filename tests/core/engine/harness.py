@@ -1,0 +1,105 @@
+"""Small engines for the tests of this folder: a real scheduler over a model of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmkit.config import CacheConfig, SchedulerConfig
+from llmkit.contracts import AddRequest, KVCacheSpec, RequestView, SamplingParams, SchedulerSpec, StepOutput
+from llmkit.engine.core import EngineCore
+from llmkit.engine.layout import KVBudget, plan_layout
+from llmkit.engine.scheduler import ContinuousScheduler
+from llmkit.testing.kv_model import KVModelExecutor, KVModelSpec
+
+ROOT = b"r" * 32
+
+
+class ByOrder:
+    """First come, first served, spelt out so that the core's tests need no plugin."""
+
+    def key(self, request: RequestView) -> int:
+        return request.order
+
+    def admit(self, request: RequestView, running: Sequence[RequestView]) -> bool:
+        return True
+
+    def victim(self, running: Sequence[RequestView]) -> RequestView:
+        return max(running, key=lambda request: request.order)
+
+
+def make_request(name: str, prompt: Sequence[int], max_tokens: int = 4, **fields: Any) -> AddRequest:
+    fields.setdefault("params", SamplingParams())
+    return AddRequest(request_id=name, prompt_ids=list(prompt), seed=0, max_tokens=max_tokens, **fields)
+
+
+def make_scheduler(
+    layers: Sequence[KVCacheSpec] = KVModelSpec().layers,
+    *,
+    num_blocks: int = 64,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 16,
+    max_model_len: int = 64,
+    caching: bool = True,
+    policy: Any = None,
+) -> ContinuousScheduler:
+    """``num_blocks`` counts the null block."""
+    cache = CacheConfig(
+        block_size=layers[0].block_size, num_gpu_blocks_override=num_blocks, enable_prefix_caching=caching
+    )
+    scheduler = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+    planned = plan_layout(
+        KVBudget(layers, 0, "none"), cache, scheduler, model_len=None, max_model_len=max_model_len
+    )
+    spec = SchedulerSpec(
+        scheduler=scheduler,
+        cache=cache,
+        layout=planned.layout,
+        block_size=layers[0].block_size,
+        max_model_len=max_model_len,
+        cache_root=ROOT,
+        policy=policy or ByOrder(),
+    )
+    return ContinuousScheduler(spec)
+
+
+class Engine:
+    """A core over the model of integers, with what it gave so far."""
+
+    def __init__(self, model: KVModelSpec | None = None, *, in_flight: int = 1, **limits: Any) -> None:
+        self.model = model or KVModelSpec()
+        self.scheduler = make_scheduler(self.model.layers, **limits)
+        self.executor = KVModelExecutor(self.model)
+        self.executor.max_concurrent_batches = in_flight
+        self.executor.allocate(self.scheduler.kv.layout, lambda phase, fraction: None)
+        self.core = EngineCore(self.scheduler, self.executor)
+        self.tokens: dict[str, list[int]] = {}
+        self.last: dict[str, StepOutput] = {}
+        self.steps = 0
+
+    def add(self, *requests: AddRequest) -> None:
+        for request in requests:
+            self.tokens[request.request_id] = []
+            self.take(self.core.add(request))
+
+    def take(self, outputs: Sequence[StepOutput]) -> None:
+        for output in outputs:
+            before = self.last.get(output.request_id)
+            assert before is None or before.finish is None, "an output after the last"
+            self.last[output.request_id] = output
+            self.tokens[output.request_id] += output.token_ids
+
+    def step(self) -> None:
+        step = self.core.step()
+        self.steps += 1
+        if step is not None:
+            self.take(step.outputs)
+
+    def run(self, limit: int = 5000) -> None:
+        """Until nothing is left to do."""
+        for _ in range(limit):
+            if not self.core.has_work:
+                return
+            self.step()
+            self.scheduler.check()
+        raise AssertionError(f"still busy after {limit} steps")
