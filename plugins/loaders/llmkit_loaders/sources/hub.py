@@ -9,14 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmkit import ModelNotFound
 from llmkit.contracts import ModelFiles, Progress, SourceRequest
 from llmkit_loaders.sources.files import gguf_models, gguf_parts, shortened, with_quantization
-
-if TYPE_CHECKING:
-    from tqdm.auto import tqdm
 
 _REFERENCE = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quantization>[\w.-]+))?$")
 _HELPERS = (".json", ".jinja", ".model", ".tiktoken")
@@ -156,18 +153,18 @@ def _not_found(repo: str, request: SourceRequest, error: Exception) -> ModelNotF
     return ModelNotFound(f"MODEL {request.reference}: {repo}{at} on the hub: {why}; {todo}")
 
 
-def _bar(progress: Progress) -> type[tqdm[Any]]:
+def _bar(progress: Progress) -> type[Any]:
     """A progress bar that draws nothing and reports; snapshot_download makes one for files, one for bytes."""
-    from tqdm.auto import tqdm
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-    class Bar(tqdm):  # type: ignore[type-arg]
+    class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             kwargs.pop("name", None)
             self._in_bytes = kwargs.get("unit") == "B"
             super().__init__(*args, **{**kwargs, "disable": False, "file": _Nowhere()})
 
         def update(self, n: float | None = 1) -> bool | None:
-            moved = super().update(n)
+            moved: bool | None = super().update(n)
             if self._in_bytes and self.total:
                 progress("downloading", min(1.0, self.n / self.total))
             return moved
