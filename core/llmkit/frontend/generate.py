@@ -20,6 +20,7 @@ from llmkit.contracts import (
 from llmkit.errors import EngineError, QueueFull, RequestError
 from llmkit.frontend.check import check_prompt, check_text
 from llmkit.frontend.merge import merged
+from llmkit.frontend.observers import Observer, Observers, RequestNotes
 from llmkit.frontend.output import OutputPipeline
 from llmkit.frontend.prepare import Preparer
 from llmkit.frontend.requests import Limits, make_requests
@@ -36,12 +37,19 @@ class FrontGenerator:
     """
 
     def __init__(
-        self, client: EngineClient, tokenizer: Tokenizer, limits: Limits, config: Config, preparer: Preparer
+        self,
+        client: EngineClient,
+        tokenizer: Tokenizer,
+        limits: Limits,
+        config: Config,
+        preparer: Preparer,
+        observers: Observers | None = None,
     ) -> None:
         self._client = client
         self._tokenizer = tokenizer
         self._limits = limits
         self._preparer = preparer
+        self._observers = observers or Observers()
         self._capacity = config.scheduler.max_num_seqs + config.scheduler.max_queue
         self._in_flight = 0
         self._closed: Callable[[], EngineError] | None = None
@@ -70,7 +78,9 @@ class FrontGenerator:
         self._check_open()
         self._enter(len(requests))
         try:
-            return EngineGeneration(requests, self._client, self._tokenizer, self._leave)
+            return EngineGeneration(
+                requests, self._client, self._tokenizer, self._leave, self._observers.tell
+            )
         except EngineError:
             self._leave(len(requests))
             raise
@@ -114,19 +124,21 @@ class EngineGeneration:
         client: EngineClient,
         tokenizer: Tokenizer,
         on_end: Callable[[int], None],
+        tell: Observer,
     ) -> None:
         first = requests[0]
         self.request_id = first.request_id.rpartition("-")[0]
         self.prompt_ids: Sequence[int] = first.prompt_ids
         self._pipelines = [OutputPipeline(tokenizer, first.prompt_ids, first.params) for _ in requests]
         self._on_end = on_end
+        self._notes = RequestNotes(self.request_id, len(requests), tell)
         self._live = set(range(len(requests)))
         self._events: deque[tuple[int, Event]] = deque()
         if first.max_tokens == 0:
             # Nothing to generate: the engine need not know.
             self._outputs = None
             self._events += [(index, Finished(FinishReason.LENGTH)) for index in self._live]
-            self._end(list(self._live))
+            self._end(list(self._live), FinishReason.LENGTH)
         else:
             self._outputs = merged([client.stream(request) for request in requests])
 
@@ -153,9 +165,11 @@ class EngineGeneration:
                 events = pipeline.fail(str(outcome))
             else:
                 events = pipeline.feed(outcome)
+                if pipeline.num_tokens:
+                    self._notes.token()
             self._events += [(index, event) for event in events]
             if pipeline.finished:
-                self._end([index])
+                self._end([index], _reason(events))
                 if pipeline.abort_needed:
                     await self._outputs.close([index])
         return self._events.popleft()
@@ -164,10 +178,19 @@ class EngineGeneration:
         """Abort what still runs; no more events come."""
         self._events.clear()
         live = sorted(self._live)
-        self._end(live)
+        self._end(live, FinishReason.ABORT)
         if self._outputs is not None:
             await self._outputs.close(live)
 
-    def _end(self, indices: Sequence[int]) -> None:
+    def _end(self, indices: Sequence[int], reason: FinishReason) -> None:
         self._live.difference_update(indices)
         self._on_end(len(indices))
+        for index in indices:
+            self._notes.end(index, reason, self.usage)
+
+
+def _reason(events: Sequence[Event]) -> FinishReason:
+    """Of a choice whose last events these are."""
+    end = events[-1]
+    assert isinstance(end, Finished), "a choice ends with Finished"
+    return end.reason

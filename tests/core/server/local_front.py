@@ -1,0 +1,292 @@
+"""A front in the test's own process: real generator, pipeline and templates over a scripted engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import uvicorn
+
+from llmkit.config import Config
+from llmkit.contracts import (
+    AddRequest,
+    EngineReady,
+    EngineStats,
+    FinishReason,
+    PositionLogprobs,
+    StepOutput,
+    TokenLogprob,
+)
+from llmkit.errors import Draining, EngineDead, EngineError
+from llmkit.frontend.chat_template import ChatTemplate
+from llmkit.frontend.generate import FrontGenerator
+from llmkit.frontend.prepare import Preparer
+from llmkit.frontend.requests import Limits
+from llmkit.frontend.services import FrontModel, FrontServices, served_model
+from llmkit.messages import Choice
+from llmkit.registry import Entry, Registry
+from llmkit.server.app import build_app
+from llmkit.testing.bytes_tokenizer import BOS_ID, CHATML, EOS_ID, START_ID, VOCAB_SIZE
+from llmkit_observability import plugin as observability_plugin
+from llmkit_openai_api import plugin as openai_plugin
+
+MAX_MODEL_LEN = 512
+
+
+class ByteTokenizer:
+    """Ids are bytes; see ``llmkit.testing.bytes_tokenizer``."""
+
+    vocab_size = VOCAB_SIZE
+    bos_token_id = BOS_ID
+    eos_token_id = EOS_ID
+    special_ids = frozenset({EOS_ID, START_ID, BOS_ID})
+    special_tokens = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    _names = {EOS_ID: b"<|im_end|>", START_ID: b"<|im_start|>", BOS_ID: b"<s>"}
+
+    def __init__(self, add_bos: bool = False) -> None:
+        self._add_bos = add_bos
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        ids = [BOS_ID] if add_special_tokens and self._add_bos else []
+        data = text.encode()
+        while data:
+            for token_id, name in self._names.items():
+                if data.startswith(name):
+                    ids.append(token_id)
+                    data = data[len(name) :]
+                    break
+            else:
+                ids.append(data[0])
+                data = data[1:]
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        kept = (i for i in ids if not (skip_special_tokens and i in self.special_ids))
+        return b"".join(self.token_bytes(i) for i in kept).decode(errors="replace")
+
+    def token_text(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._names.get(token_id) or bytes([token_id] if token_id < 256 else [])
+
+
+@dataclass
+class Script:
+    """What the engine does with one request."""
+
+    pieces: Sequence[str | bytes | Sequence[int]] = ("Hello", ", ", "world")
+    finish: FinishReason = FinishReason.STOP
+    error: str | None = None
+    """Of ``finish`` error."""
+    hang_after: int | None = None
+    """Pieces until it waits for ever."""
+    release: asyncio.Event | None = None
+    """Waited for before the first piece."""
+    pause_s: float = 0.0
+    floor: float = -0.25
+    """The logprob of every token."""
+
+
+class ScriptedEngine:
+    """``EngineClient`` without an engine; counts what runs."""
+
+    def __init__(self) -> None:
+        self.ready = EngineReady(
+            MAX_MODEL_LEN, VOCAB_SIZE, 65, 16, 1024, 0, (Choice("model", "script", "it is a test"),)
+        )
+        self.script: Callable[[AddRequest], Script] = lambda request: Script()
+        self.requests: list[AddRequest] = []
+        self.running: set[str] = set()
+        self.aborted: list[str] = []
+        self.generated = 0
+        self.dead = asyncio.Event()
+
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            running=len(self.running),
+            blocks_total=64,
+            blocks_held=len(self.running),
+            generated_tokens=self.generated,
+        )
+
+    def stream(self, request: AddRequest) -> _Outputs:
+        if self.dead.is_set():
+            raise EngineDead("the engine process is gone")
+        self.requests.append(request)
+        self.running.add(request.request_id)
+        return _Outputs(self, request)
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        self.aborted += request_ids
+        self.running.difference_update(request_ids)
+
+    async def call(self, method: str, *args: Any) -> Any:
+        raise EngineError(f"no method {method}")
+
+
+class _Outputs:
+    def __init__(self, engine: ScriptedEngine, request: AddRequest) -> None:
+        self._engine, self._request = engine, request
+        self._outputs = self._run(engine.script(request))
+
+    def __aiter__(self) -> _Outputs:
+        return self
+
+    async def __anext__(self) -> StepOutput:
+        step = asyncio.ensure_future(anext(self._outputs))
+        died = asyncio.ensure_future(self._engine.dead.wait())
+        try:
+            await asyncio.wait({step, died}, return_when=asyncio.FIRST_COMPLETED)
+            if step.done():
+                return step.result()
+            self._engine.running.discard(self._request.request_id)
+            raise EngineDead("the engine process is gone")
+        finally:
+            died.cancel()
+            if not step.done():
+                step.cancel()
+            await asyncio.gather(step, died, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        await self._outputs.aclose()
+        if self._request.request_id in self._engine.running:
+            await self._engine.abort([self._request.request_id])
+
+    async def _run(self, script: Script) -> AsyncIterator[StepOutput]:
+        request, sent = self._request, 0
+        if script.release is not None:
+            await script.release.wait()
+        for position, piece in enumerate(script.pieces):
+            if position == script.hang_after:
+                await asyncio.Event().wait()
+            await asyncio.sleep(script.pause_s)
+            ids = list(piece.encode() if isinstance(piece, str) else piece)
+            ids = ids[: request.max_tokens - sent]
+            sent += len(ids)
+            if sent == request.max_tokens:
+                yield self._last(ids, script, FinishReason.LENGTH)
+                return
+            yield StepOutput(request.request_id, ids, self._logprobs(ids, script))
+            self._engine.generated += len(ids)
+        if script.hang_after is not None:
+            await asyncio.Event().wait()
+        ending = script.finish is FinishReason.STOP
+        yield self._last([EOS_ID] if ending else [], script, script.finish)
+
+    def _last(self, ids: list[int], script: Script, finish: FinishReason) -> StepOutput:
+        self._engine.running.discard(self._request.request_id)
+        self._engine.generated += len(ids)
+        logprobs = self._logprobs(ids, script)
+        error = script.error if finish is FinishReason.ERROR else None
+        return StepOutput(self._request.request_id, ids, logprobs, finish, error=error)
+
+    def _logprobs(self, ids: list[int], script: Script) -> list[PositionLogprobs] | None:
+        count = self._request.params.logprobs
+        if count is None:
+            return None
+        return [
+            PositionLogprobs(
+                TokenLogprob(i, script.floor, 1),
+                tuple(TokenLogprob((i + k) % 256, script.floor - k, k + 1) for k in range(count)),
+            )
+            for i in ids
+        ]
+
+
+@dataclass(frozen=True)
+class State:
+    phase: str = "ready"
+    detail: str = ""
+    fraction: float | None = None
+
+
+@dataclass
+class LocalFront:
+    """The server's view of a front, with everything a test turns."""
+
+    config: Config = field(default_factory=Config)
+    template: str | None = CHATML
+    add_bos: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.state = State()
+        self.died = asyncio.Event()
+        self.exit_code = 0
+        self.engine = ScriptedEngine()
+        self.services = FrontServices(self.config, tuple)
+        tokenizer = ByteTokenizer(self.add_bos)
+        chat = None if self.template is None else ChatTemplate(self.template, tokenizer)
+        limits = Limits(MAX_MODEL_LEN, VOCAB_SIZE, (EOS_ID,))
+        generator = FrontGenerator(
+            self.engine, tokenizer, limits, self.config, Preparer(()), self.services.observers
+        )
+        self.generator = generator
+        self.services.complete(
+            FrontModel(tokenizer, chat, self.defaults),
+            generator,
+            served_model(self.config, "tiny", "/models/tiny", MAX_MODEL_LEN),
+            lambda: self.engine.stats,
+        )
+
+    def says(self, *pieces: str | bytes | Sequence[int], **options: Any) -> None:
+        """The engine emits these for every request from now on."""
+        self.engine.script = lambda request: Script(pieces, **options)
+
+    def die(self) -> None:
+        self.state = State("dead", "the engine process is gone")
+        self.engine.dead.set()
+        self.died.set()
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def drain(self, timeout_s: float) -> None:
+        self.state = State("draining")
+        self.generator.close(lambda: Draining("the server is shutting down"))
+
+
+def server_config(**server: Any) -> Config:
+    config = Config()
+    return replace(config, server=replace(config.server, **server))
+
+
+@asynccontextmanager
+async def serving(front: LocalFront, plugins: Any = None) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a real HTTP server around ``front``."""
+    app = build_app(front, plugins or plugins_of(*BUILT_IN), front.config)
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    )
+    server.install_signal_handlers = lambda: None
+    task = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False
+        ) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        await task
+
+
+BUILT_IN = (
+    Entry("routes", "openai", openai_plugin.make_router, "openai-api"),
+    Entry("routes", "metrics", observability_plugin.make_router, "observability"),
+)
+
+
+def plugins_of(*entries: Entry) -> Any:
+    """Loaded plugins as the server sees them, with just these registry entries."""
+    registry = Registry()
+    registry.add(entries)
+    return SimpleNamespace(registry=registry)
