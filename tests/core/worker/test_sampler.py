@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from llmkit.contracts import NewRow, SamplingParams
+from llmkit.errors import EngineError
+from llmkit.worker.noise import stream_keys, uniforms
+from llmkit.worker.sampler import Sampler, Samples, unpack_masks
+from llmkit.worker.sampling_state import SamplingState
+
+
+@dataclass
+class Row:
+    """A row to sample: its parameters, tokens and logits."""
+
+    params: SamplingParams
+    logits: Tensor
+    prompt: list[int] = field(default_factory=lambda: [1])
+    output: list[int] = field(default_factory=list)
+    seed: int = 0
+    choice: int = 0
+    end_ids: tuple[int, ...] = ()
+
+    @property
+    def position(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+
+def sample(rows: list[Row], masks: Any = None) -> Samples:
+    vocab = rows[0].logits.shape[0]
+    state = SamplingState(len(rows) + 2, vocab)
+    slots = np.arange(len(rows))[::-1] + 1
+    for row, slot in zip(rows, slots.tolist(), strict=True):
+        state.put(
+            slot,
+            NewRow(
+                "r",
+                [*row.prompt, *row.output],
+                len(row.prompt),
+                row.params,
+                row.seed,
+                row.choice,
+                row.end_ids,
+                [],
+            ),
+        )
+    logits = torch.stack([row.logits for row in rows])
+    return Sampler(state).sample(logits, slots, np.array([row.position for row in rows]), masks)
+
+
+def token(row: Row) -> int:
+    return sample([row]).tokens[0]
+
+
+def peaked(vocab: int, **logits: float) -> Tensor:
+    """Logits of -5 but for those named ``t<id>``."""
+    row = torch.full((vocab,), -5.0)
+    for name, value in logits.items():
+        row[int(name[1:])] = value
+    return row
+
+
+def random_logits(vocab: int, seed: int, scale: float = 3.0) -> Tensor:
+    return torch.randn(vocab, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 1.7]),
+    top_k=st.sampled_from([0, -1, 1, 3, 40, 300, 10**6]),
+    top_p=st.sampled_from([1.0, 0.99, 0.7, 0.1, 1e-6]),
+    min_p=st.sampled_from([0.0, 0.0, 0.05, 0.9, 1.0]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 1.5]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, -0.7]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.3]),
+    logit_bias=st.sampled_from([{}, {}, {3: 5.0, 0: -100.0}]),
+    min_tokens=st.sampled_from([0, 0, 4]),
+    logprobs=st.sampled_from([None, None, 0, 5]),
+)
+
+
+@st.composite
+def rows(draw: Any, vocab: int) -> Row:
+    ids = st.lists(st.integers(0, vocab - 1), min_size=1, max_size=12)
+    return Row(
+        params=draw(PARAMS),
+        logits=random_logits(vocab, draw(st.integers(0, 1000)), draw(st.sampled_from([0.1, 3.0, 20.0]))),
+        prompt=draw(ids),
+        output=draw(ids),
+        seed=draw(st.integers(0, 2**64 - 1)),
+        choice=draw(st.integers(0, 3)),
+        end_ids=(2, 5),
+    )
+
+
+def acceptable(row: Row) -> set[int]:
+    """Tokens that the definition allows, in fp64 and by sorting; more than one at a rounding's distance."""
+    params, logits = row.params, row.logits.double().numpy().copy()
+    vocab = len(logits)
+    if len(row.output) < params.min_tokens:
+        logits[list(row.end_ids)] = -math.inf
+    for index, bias in params.logit_bias.items():
+        logits[index] += bias
+    for index in {*row.prompt, *row.output} if params.repetition_penalty != 1 else ():
+        logits[index] *= 1 / params.repetition_penalty if logits[index] > 0 else params.repetition_penalty
+    for index in set(row.output):
+        logits[index] -= params.frequency_penalty * row.output.count(index) + params.presence_penalty
+    if params.greedy:
+        return set(np.flatnonzero(logits >= logits.max() - 1e-5).tolist())
+    probs = np.exp((logits - logits.max()) / params.temperature)
+    probs /= probs.sum()
+    probs[probs < params.min_p * probs.max() * (1 - 1e-6)] = 0
+    if 0 < params.top_k < vocab:
+        probs[probs < np.sort(probs)[-params.top_k]] = 0
+    order = np.argsort(-probs, kind="stable")
+    before = np.cumsum(probs[order]) - probs[order]
+    kept: set[int] = set()
+    key = stream_keys(np.array([row.seed], np.uint64), np.array([row.choice], np.uint64))
+    draw = float(uniforms(key, np.array([row.position], np.uint64))[0])
+    for slack in (-1e-5, 0.0, 1e-5):
+        own = probs.copy()
+        own[order[(before >= (params.top_p + slack) * probs.sum()) & (before > 0)]] = 0
+        cumulated = np.cumsum(own) / own.sum()
+        for near in (-2e-5, 0.0, 2e-5):
+            place = int(np.searchsorted(cumulated, min(max(draw + near, 0.0), 1 - 1e-12), side="right"))
+            kept.add(min(place, vocab - 1))
+    return kept
+
+
+@given(row=st.sampled_from([31, 256, 1000]).flatmap(rows))
+@settings(max_examples=150, deadline=None)
+def test_a_sample_is_the_one_that_the_definition_gives(row: Row) -> None:
+    assert token(row) in acceptable(row)
+
+
+@given(batch=st.sampled_from([33, 1000, 6001]).flatmap(lambda v: st.lists(rows(v), min_size=2, max_size=6)))
+@settings(max_examples=40, deadline=None)
+def test_a_row_gets_the_same_bits_alone_and_in_any_batch(batch: list[Row]) -> None:
+    """vllm-project/vllm#51226: seeded rows depended on their neighbours."""
+    alone = [sample([row]) for row in batch]
+    for together in (sample(batch), reversed_samples(sample(batch[::-1]))):
+        assert together.tokens == [one.tokens[0] for one in alone]
+        for index, one in enumerate(alone):
+            expected = one.logprobs[0] if one.logprobs else None
+            assert (together.logprobs[index] if together.logprobs else None) == expected
+
+
+def reversed_samples(samples: Samples) -> Samples:
+    return Samples(samples.tokens[::-1], samples.logprobs[::-1] if samples.logprobs else None)
+
+
+def test_a_real_vocabulary_gets_the_same_bits_alone_and_in_a_batch_on_several_threads() -> None:
+    """Torch cuts one long row among its threads, and several rows otherwise."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        params = [SamplingParams(temperature=1.0, top_p=p, logprobs=2) for p in (1.0, 0.9999, 0.6, 1.0)]
+        batch = [Row(p, random_logits(50_257, i, 1.0), seed=i) for i, p in enumerate(params * 6)]
+        together = sample(batch)
+        alone = [sample([row]) for row in batch]
+    finally:
+        torch.set_num_threads(threads)
+    assert together.tokens == [one.tokens[0] for one in alone]
+    assert together.logprobs == [one.logprobs[0] for one in alone if one.logprobs]
+
+
+def test_samples_follow_the_distribution() -> None:
+    logits = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03]))
+    drawn = [token(Row(SamplingParams(), logits, seed=seed)) for seed in range(3000)]
+    shares = np.bincount(drawn, minlength=5) / len(drawn)
+    assert np.abs(shares - np.exp(logits.numpy())).max() < 0.03
+
+
+@pytest.mark.parametrize("top_k", [1_000_000, 0, -1])
+def test_a_top_k_that_keeps_all_is_no_top_k(top_k: int) -> None:
+    """vllm-project/vllm#14234: it crashed, also when greedy and sampled rows shared a batch."""
+    plain = Row(SamplingParams(temperature=1.0), random_logits(500, 1), seed=3)
+    odd = Row(SamplingParams(temperature=1.0, top_k=top_k), plain.logits, seed=3)
+    greedy = Row(SamplingParams(temperature=0), plain.logits)
+    assert sample([odd, greedy]).tokens == [token(plain), int(plain.logits.argmax())]
+
+
+@pytest.mark.parametrize("temperature", [0.001, 0.0001, 1e-05, 1e-06, 1e-30])
+def test_a_tiny_temperature_gives_the_greedy_token(temperature: float) -> None:
+    """vllm-project/vllm#3063: it overflowed to NaN."""
+    logits = (random_logits(5000, 4) * 20).half().float()
+    row = Row(SamplingParams(temperature=temperature), logits, seed=11)
+    assert token(row) == int(logits.argmax())
+
+
+def test_presence_and_frequency_penalties_look_at_the_output_and_repetition_at_both() -> None:
+    """vllm-project/vllm-metal#69: prompt and output tokens were mixed up."""
+    prompt = [5, 5, 5]
+    first = peaked(9, t5=1.0, t6=0.999)
+    for params, expected in [
+        (SamplingParams(temperature=0, presence_penalty=2), 5),
+        (SamplingParams(temperature=0, frequency_penalty=2), 5),
+        (SamplingParams(temperature=0, repetition_penalty=2), 6),
+    ]:
+        assert token(Row(params, first, prompt)) == expected
+    second = peaked(9, t6=1.0, t7=-0.999)
+    presence = SamplingParams(temperature=0, presence_penalty=2)
+    assert token(Row(presence, second, prompt, [6])) == 7
+    assert token(Row(presence, peaked(9, t6=1.0, t7=-1.001), prompt, [6])) == 6
+    assert token(Row(presence, peaked(9, t6=1.0, t7=-1.001), prompt, [6, 6])) == 6
+    frequency = SamplingParams(temperature=0, frequency_penalty=2)
+    assert token(Row(frequency, peaked(9, t6=1.0, t7=-1.001), prompt, [6, 6])) == 7
+
+
+def test_a_repetition_penalty_makes_negative_logits_less_likely_too() -> None:
+    logits = torch.tensor([-9.0, -1.0, -1.5, -9.0])
+    assert token(Row(SamplingParams(temperature=0, repetition_penalty=2.0), logits, [1])) == 2
+
+
+def test_end_tokens_wait_for_min_tokens() -> None:
+    logits = peaked(9, t2=5.0, t3=1.0)
+    params = SamplingParams(temperature=0, min_tokens=2)
+    for output, expected in [([], 3), ([3], 3), ([3, 3], 2)]:
+        assert token(Row(params, logits, [1], output, end_ids=(2, 10_000))) == expected
+
+
+def test_a_mask_applies_to_its_row_only_and_comes_after_the_bias() -> None:
+    greedy = SamplingParams(temperature=0)
+    biased = SamplingParams(temperature=0, logit_bias={4: 100.0})
+    allowed = np.zeros((1, 3), np.uint32)
+    allowed[0, 65 // 32] |= 1 << (65 % 32)
+    allowed[0, 2 // 32] |= 1 << 2
+    masks = unpack_masks(allowed.tobytes(), [1], 70)
+    logits = peaked(70, t1=9.0, t65=1.0)
+    assert sample([Row(greedy, logits), Row(biased, logits)], masks).tokens == [1, 65]
+
+
+def test_a_mask_of_the_wrong_size_is_refused() -> None:
+    with pytest.raises(EngineError, match="token masks"):
+        unpack_masks(b"\0" * 8, [0], 70)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_impossible_logits_are_an_error_and_not_a_token(temperature: float, poison: float) -> None:
+    logits = torch.full((50,), poison)
+    good = Row(SamplingParams(temperature=temperature), random_logits(50, 0))
+    with pytest.raises(EngineError, match="no token can be sampled"):
+        sample([good, Row(SamplingParams(temperature=temperature), logits)])
+
+
+def test_one_nan_among_good_logits_is_an_error() -> None:
+    logits = random_logits(500, 0)
+    logits[300] = math.nan
+    for temperature in (0.0, 1.0):
+        with pytest.raises(EngineError, match="no token can be sampled"):
+            token(Row(SamplingParams(temperature=temperature), logits))
+
+
+def test_logprobs_are_the_models_own_whatever_the_request_does_to_them() -> None:
+    logits = random_logits(300, 5)
+    params = SamplingParams(
+        temperature=0.3, top_k=2, logit_bias={9: 50.0}, repetition_penalty=1.5, logprobs=3
+    )
+    samples = sample([Row(params, logits.clone())])
+    assert samples.tokens == [9]
+    assert samples.logprobs is not None
+    entry = samples.logprobs[0]
+    expected = torch.log_softmax(logits.double(), 0)
+    assert entry is not None
+    assert entry.sampled.logprob == pytest.approx(float(expected[9]), abs=1e-5)
+    assert entry.sampled.rank == int((expected > expected[9]).sum()) + 1
+    assert [t.token_id for t in entry.top] == expected.topk(3).indices.tolist()
+    assert [t.rank for t in entry.top] == [1, 2, 3]
+
+
+def test_a_logprob_of_minus_infinity_is_written_as_a_number() -> None:
+    """vllm-project/vllm#10234: JSON cannot say minus infinity."""
+    logits = torch.full((40,), -math.inf)
+    logits[7] = 0.0
+    samples = sample([Row(SamplingParams(temperature=0, logprobs=5), logits)])
+    entry = (samples.logprobs or [None])[0]
+    assert entry is not None
+    assert entry.sampled.token_id == 7
+    assert [t.logprob for t in entry.top] == [0.0, -9999.0, -9999.0, -9999.0, -9999.0]

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from llmkit.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
+from llmkit.config.machine import Memory
+from llmkit.contracts import (
+    ExecutorSpec,
+    KVCacheSpec,
+    NewRow,
+    RowPlan,
+    SamplePlan,
+    SamplingParams,
+    StepPlan,
+)
+from llmkit.errors import EngineError, OutOfMemory, StartupError, UnknownName, UnsupportedModel
+from llmkit.registry import Entry, Registry
+from llmkit.worker import Worker, limit_spinning
+from llmkit.worker.environment import SPIN
+from llmkit.worker.memory_budget import kv_budget
+from tests.core.worker.toy import (
+    NAMES,
+    VOCAB,
+    ToyBackend,
+    ToyLinear,
+    ToyModel,
+    layout_for,
+    registry,
+    toy_spec,
+)
+
+GREEDY = SamplingParams(temperature=0)
+
+
+def quiet(phase: str, fraction: float) -> None:
+    """A progress nobody watches."""
+
+
+def ready(spec: ExecutorSpec | None = None, num_blocks: int = 64) -> Worker:
+    worker = Worker(spec or toy_spec())
+    worker.allocate(layout_for(worker.load(quiet), num_blocks), quiet)
+    return worker
+
+
+def with_parallel(spec: ExecutorSpec, **fields: Any) -> ExecutorSpec:
+    return replace(spec, config=replace(spec.config, parallel=ParallelConfig(**fields)))
+
+
+def with_entry(kind: str, factory: Any) -> Registry:
+    made = registry()
+    made.add([Entry(kind, "other", factory, "other", priority=5)])
+    return made
+
+
+# ---- what it chooses and reports ----
+
+
+def test_the_report_says_what_was_chosen_and_how_big_it_is() -> None:
+    worker = Worker(toy_spec())
+    phases: list[tuple[str, float]] = []
+    report = worker.load(lambda phase, fraction: phases.append((phase, fraction)))
+    assert [(c.kind, c.name) for c in report.choices] == [
+        ("loader", "toy"),
+        ("linear", "toy"),
+        ("ops", "torch"),
+        ("model", "toy"),
+        ("attention", "toy"),
+    ]
+    assert [spec.kind for spec in report.layers] == ["full", "sliding", "shared", "sliding"]
+    assert report.weight_bytes == 4 * 32 * (VOCAB + 16 * 32)
+    assert report.vocab_size == VOCAB
+    assert (report.kv_bytes, report.kv_why) == (1 << 20, "--kv-cache-memory-bytes")
+    assert report.row_invariant
+    loading = [fraction for phase, fraction in phases if phase == "loading weights"]
+    assert len(loading) == len(NAMES)
+    assert loading == sorted(loading)
+    assert loading[-1] == 1.0
+
+
+def test_threads_are_those_asked_for() -> None:
+    before = torch.get_num_threads()
+    try:
+        worker = Worker(with_parallel(toy_spec(), threads=3))
+        assert torch.get_num_threads() == 3
+        assert worker.call("describe", []) == {
+            "pid": os.getpid(),
+            "device": "cpu",
+            "dtype": "float32",
+            "threads": 3,
+        }
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_device_that_is_not_here_is_refused_with_the_flag() -> None:
+    with pytest.raises(StartupError, match="--device cuda"):
+        Worker(with_parallel(toy_spec(), device="cuda"))
+
+
+def test_an_unknown_attention_backend_is_named() -> None:
+    with pytest.raises(UnknownName, match="--attn: no attention is called 'fast'"):
+        Worker(with_parallel(toy_spec(), attn="fast")).load(quiet)
+
+
+@pytest.mark.parametrize(("kind", "base"), [("attention", ToyBackend), ("linear", ToyLinear)])
+def test_deterministic_refuses_a_part_that_is_not_row_invariant(kind: str, base: Any) -> None:
+    careless = type("Careless", (base,), {"row_invariant": False})
+    components = with_entry(kind, lambda spec, options: careless(*([spec] if kind == "attention" else [])))
+    with pytest.raises(StartupError, match=f"--deterministic: {kind} 'other' is not row-invariant"):
+        Worker(toy_spec(components=components)).load(quiet)
+    relaxed = toy_spec(model=ModelConfig(model="toy"), components=components)
+    assert not Worker(relaxed).load(quiet).row_invariant
+
+
+def test_a_kind_of_kv_that_nobody_serves_is_refused_by_name() -> None:
+    class Recurrent(ToyBackend):
+        def kv_cache_spec(self, layer: int) -> KVCacheSpec:
+            return KVCacheSpec("state", 8, 64, "toy")
+
+    components = with_entry("attention", lambda spec, options: Recurrent(spec))
+    with pytest.raises(UnsupportedModel, match="layer 0 wants a KV cache of kind 'state'"):
+        Worker(toy_spec(components=components)).load(quiet)
+
+
+# ---- memory ----
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "expected"),
+    [(10 * GIB, 2 * GIB, 2 * GIB), (2 * GIB, GIB, GIB // 4), (100 * GIB, GIB, 4 * GIB)],
+)
+def test_kv_gets_a_quarter_of_what_the_weights_leave_but_at_most_four_gib(
+    total: int, weights: int, expected: int
+) -> None:
+    kv_bytes, why = kv_budget(CacheConfig(), Memory(total, 0, "host"), weights)
+    assert kv_bytes == expected
+    assert why
+
+
+def test_kv_memory_that_was_asked_for_is_given_or_refused() -> None:
+    asked = CacheConfig(kv_cache_memory_bytes=6 * GIB)
+    assert kv_budget(asked, Memory(10 * GIB, 0, "host"), GIB)[0] == 6 * GIB
+    with pytest.raises(OutOfMemory, match=r"6\.00 GiB is asked for, but of 6\.00 GiB"):
+        kv_budget(asked, Memory(6 * GIB, 0, "host"), GIB)
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(OutOfMemory, match="serve a smaller model"):
+        kv_budget(CacheConfig(), Memory(GIB, 0, "/sys/fs/cgroup/memory.max"), 2 * GIB)
+
+
+def test_warming_up_leaves_the_pool_untouched() -> None:
+    made: list[ToyBackend] = []
+
+    def make(spec: Any, options: Any) -> ToyBackend:
+        made.append(ToyBackend(spec))
+        return made[-1]
+
+    ready(toy_spec(components=with_entry("attention", make)))
+    assert made[0]._views
+    assert not any(view.any() for view in made[0]._views)
+
+
+# ---- steps ----
+
+
+def test_only_requests_that_carry_plugin_data_reach_the_models_context() -> None:
+    made: list[ToyModel] = []
+
+    def make(spec: Any, parts: Any, options: Any) -> ToyModel:
+        made.append(ToyModel(spec, parts))
+        return made[-1]
+
+    worker = ready(toy_spec(components=with_entry("model", make)))
+    tables = [[1], [2]]
+    new = [
+        NewRow("plain", [1, 2], 2, GREEDY, 0, 0, (), tables),
+        NewRow("carries", [1, 2, 3], 3, GREEDY, 0, 0, (), [[3], [4]], {"shout": b"!"}),
+    ]
+    nothing: list[list[int]] = [[], []]
+    worker.execute(StepPlan(1, [RowPlan("plain", 0, 2, 1, [], nothing)], new=new))
+    assert (made[0].contexts[-1].rows, made[0].contexts[-1].plugin_data) == ({}, {})
+    worker.sample(SamplePlan(1))
+    rows = [RowPlan("plain", 2, 1, 1, [5], nothing), RowPlan("carries", 0, 3, 1, [], nothing)]
+    worker.execute(StepPlan(2, rows))
+    assert made[0].contexts[-1].rows == {"carries": (1, 4)}
+    assert made[0].contexts[-1].plugin_data == {"carries": {"shout": b"!"}}
+
+
+def test_a_step_is_sampled_once_and_only_after_it_was_launched() -> None:
+    worker = ready()
+    with pytest.raises(EngineError, match="step 3 is to be sampled, but it was not launched"):
+        worker.sample(SamplePlan(3))
+    worker.execute(StepPlan(3, []))
+    assert worker.sample(SamplePlan(3)).rows == []
+    with pytest.raises(EngineError, match="step 3"):
+        worker.sample(SamplePlan(3))
+
+
+def test_an_unknown_method_names_those_there_are() -> None:
+    with pytest.raises(EngineError, match="'reboot'; known: describe"):
+        ready().call("reboot", [])
+
+
+def test_a_closed_worker_says_so() -> None:
+    worker = ready()
+    worker.close()
+    worker.close()
+    with pytest.raises(EngineError, match="closed"):
+        worker.execute(StepPlan(1, []))
+
+
+def test_a_context_longer_than_the_pool_sizes_no_buffers() -> None:
+    scheduler = SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=16)
+    worker = ready(toy_spec(scheduler=scheduler), num_blocks=4)
+    tokens = list(range(25))
+    new = [NewRow("a", tokens, 25, GREEDY, 0, 0, (), [[1, 2, 3], [1, 2, 3]])]
+    with pytest.raises(EngineError, match="a row of 25 tokens; this worker takes 24"):
+        worker.execute(StepPlan(1, [RowPlan("a", 0, 16, 0, [], [[], []])], new=new))
+
+
+# ---- the process's environment ----
+
+
+def test_idle_threads_are_kept_from_spinning_unless_the_user_said_how_they_wait() -> None:
+    environ: dict[str, str] = {}
+    limit_spinning(environ)
+    assert environ == SPIN
+    chosen = {"GOMP_SPINCOUNT": "7"}
+    limit_spinning(chosen)
+    assert chosen == SPIN | {"GOMP_SPINCOUNT": "7"}
+    policy = {"OMP_WAIT_POLICY": "active"}
+    limit_spinning(policy)
+    assert policy == {"OMP_WAIT_POLICY": "active"}
+
+
+def test_limit_spinning_is_there_before_torch_is() -> None:
+    code = "import sys; from llmkit.worker import limit_spinning; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_default_configuration_needs_no_context_length() -> None:
+    spec = toy_spec()
+    silent = replace(spec, info=replace_config(spec), config=replace(spec.config, model=Config().model))
+    assert Worker(silent).load(quiet).vocab_size == VOCAB
+
+
+def replace_config(spec: ExecutorSpec) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(spec.info, config={"num_hidden_layers": 4})
