@@ -1,6 +1,7 @@
 """Everything a plugin implements or receives: protocols, specs and plain values, no torch."""
 
 from llmkit.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig, ServerConfig
+from llmkit.config.environment import cache_dir
 from llmkit.contracts.attention import (
     AttentionBackend,
     AttentionPlan,
@@ -189,6 +190,7 @@ __all__ = [
     "WeightLoader",
     "WeightRef",
     "WorkerReport",
+    "cache_dir",
     "held_back",
     "listing",
     "nearest",

@@ -132,7 +132,7 @@ class OneDnnPacked(_PackedMethod):
         unequal = _first_unequal(lambda x: self.apply(weights, x), spec.in_features)
         if unequal is not None:
             raise StartupError(
-                f"linear method packed: {spec.name} ({shape[0]} x {shape[1]}): on this machine a row's result "
+                f"linear method packed: {spec.name} ({shape[0]} x {shape[1]}): here a row's result "
                 f"is another among {unequal} rows, so --deterministic cannot hold; choose "
                 "--quantization torch"
             )
