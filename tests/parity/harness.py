@@ -104,8 +104,13 @@ class Row:
 class Runner:
     """Steps of any rows and chunks through one model; blocks are handed out shuffled."""
 
-    def __init__(self, model: Model, *, num_blocks: int = 128, seed: int = 0) -> None:
+    def __init__(
+        self, model: Model, *, num_blocks: int = 128, seed: int = 0, tokenwise: bool = False
+    ) -> None:
+        """``tokenwise`` makes a row of every token, so that its attention has the same shapes in every
+        chunking and ``reference`` becomes row-invariant."""
         self.model = model
+        self._tokenwise = tokenwise
         self.backend = ReferenceBackend(
             BackendSpec(tuple(model.attention), "float32", "auto", BLOCK_SIZE, "cpu", False)
         )
@@ -122,11 +127,15 @@ class Runner:
             while len(row.blocks) * BLOCK_SIZE < row.done + count:
                 row.blocks.append(self._free.pop())
         places = [np.arange(row.done, row.done + count) for row, count in work]
-        ids = [row.ids[row.done : row.done + count] for row, count in work]
-        self.plan.update(self._layout(work, places))
-        inputs = ModelInput(
-            torch.tensor(sum(ids, []), dtype=torch.long), torch.from_numpy(np.concatenate(places))
-        )
+        ids = [token for row, count in work for token in row.ids[row.done : row.done + count]]
+        shown = [
+            (_up_to(row, place), 1) for (row, _), some in zip(work, places, strict=True) for place in some
+        ]
+        if self._tokenwise:
+            self.plan.update(self._layout(shown, [np.array([row.done]) for row, _ in shown]))
+        else:
+            self.plan.update(self._layout(work, places))
+        inputs = ModelInput(torch.tensor(ids), torch.from_numpy(np.concatenate(places)))
         state = self.model.forward(inputs, StepContext(self.backend, self.plan), None)
         logits = self.model.logits(state.hidden)
         for row, count in work:
@@ -163,3 +172,8 @@ class Runner:
             max_query_len=max(counts),
             max_seq_len=max(row.done + count for row, count in work),
         )
+
+
+def _up_to(row: Row, place: int) -> Row:
+    """The sequence as its token at ``place`` sees it."""
+    return Row(row.ids, row.blocks, int(place))

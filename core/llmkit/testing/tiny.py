@@ -69,7 +69,7 @@ MODELS: Mapping[str, TinyModel] = {
     "SmolLM3ForCausalLM": TinyModel("smollm3", {**_OWN_HEAD_SIZE, "no_rope_layer_interval": 2}),
     "Gemma2ForCausalLM": TinyModel(
         "gemma2",
-        {**_GEMMA, "attn_logit_softcapping": 8.0, "final_logit_softcapping": 6.0},
+        {**_GEMMA, "attn_logit_softcapping": 12.0, "final_logit_softcapping": 6.0},
         sharpness=3.0,
     ),
     "Gemma3ForCausalLM": TinyModel(
@@ -101,7 +101,7 @@ MODELS: Mapping[str, TinyModel] = {
         "granite",
         {
             **_OWN_HEAD_SIZE,
-            "attention_multiplier": 0.25,
+            "attention_multiplier": 0.2,
             "embedding_multiplier": 3.0,
             "logits_scaling": 0.5,
             "residual_multiplier": 0.5,

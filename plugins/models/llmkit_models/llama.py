@@ -242,7 +242,7 @@ class _Builder:
 
 def _rope_spec(shape: LlamaShape) -> RopeSpec:
     return RopeSpec(
-        shape.rope_size, shape.rope_base, shape.rope_type, shape.rope_parameters, shape.max_position
+        shape.head_size, shape.rope_base, shape.rope_type, shape.rope_parameters, shape.max_position
     )
 
 

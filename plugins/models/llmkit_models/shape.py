@@ -58,7 +58,6 @@ class LlamaShape:
     """A layer each; a token sees itself and the ``window - 1`` before it."""
     ropes: tuple[bool, ...]
     """A layer each: whether it rotates q and k."""
-    rope_size: int
     rope_base: float
     rope_type: str
     rope_parameters: dict[str, Any]
@@ -90,7 +89,6 @@ def read_shape(architecture: str, config: dict[str, Any]) -> LlamaShape:
         tied=bool(config.get("tie_word_embeddings", family.tied_default)),
         windows=_windows(family, config, ropes),
         ropes=ropes,
-        rope_size=int(head_size * float(_given(rope, config, "partial_rotary_factor", 1.0))),
         rope_base=float(_given(rope, config, "rope_theta", family.rope_base)),
         rope_type=_rope_type(rope),
         rope_parameters=rope,
@@ -115,6 +113,8 @@ def unsupported(architecture: str, config: dict[str, Any]) -> str | None:
     rope = _rope(config)
     if _rope_type(rope) not in _ROPE_TYPES:
         return f"rope type is {_rope_type(rope)!r}; it knows {listing(_ROPE_TYPES)}"
+    if _given(rope, config, "partial_rotary_factor", 1.0) != 1.0:
+        return "only a part of each head rotates"
     strange = set(config.get("layer_types") or ()) - set(_LAYER_TYPES)
     if strange:
         return f"layer_types has {listing(strange)}; it knows {listing(_LAYER_TYPES)}"

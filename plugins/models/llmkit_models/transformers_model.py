@@ -42,19 +42,19 @@ class TransformersModel:
         self._dtype: torch.dtype = getattr(torch, spec.dtype)
         self._step = hf_attention.CurrentStep()
         self._model = _build(spec, self._dtype)
+        self._body = _decoder(self._model)
         config = self._model.config.get_text_config()
         num_layers = int(config.num_hidden_layers)
         if spec.world != 1 or spec.layers[0] != 0 or spec.layers[1] < num_layers:
             raise UnsupportedModel("it runs whole, on one rank")
         with _describable(self._model):
-            calls = hf_attention.describe(self._model, self._model.base_model, num_layers)
+            calls = hf_attention.describe(self._model, self._body, num_layers)
         hf_attention.check_windows(calls, config)
         hf_attention.attach(calls, self._step, self._dtype, spec.device)
         self.attention = tuple(call.spec for call in calls)
         self.vocab_size = _rows_of_embedding(self._model)
-        self._body: Callable[..., Any] = self._model.base_model
         self._stand_in = _StandIn()
-        self._tail = _with_body(self._model, self._stand_in)
+        self._tail: nn.Module | None = None
         self._no_ids = torch.zeros(1, 1, dtype=torch.long, device=spec.device)
 
     def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
@@ -86,6 +86,7 @@ class TransformersModel:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         self._stand_in.hidden = hidden.unsqueeze(0)
+        assert self._tail is not None, "weights are not loaded"
         output = self._tail(input_ids=self._no_ids, use_cache=False)
         self._stand_in.hidden = None
         logits: Tensor = output.logits
@@ -130,10 +131,12 @@ def _build(spec: ModelSpec, dtype: torch.dtype) -> PreTrainedModel:
                 config, trust_remote_code=spec.trust_remote_code, **options
             )
     except (ValueError, TypeError, AttributeError, KeyError, ImportError) as error:
+        if error.args == (hf_attention.NAME,):  # a table of attention classes of the model's own
+            raise UnsupportedModel("it does not take its attention from transformers' registry") from error
         raise UnsupportedModel(f"transformers cannot build it: {error}") from error
     if type(model).__name__ != spec.info.architecture:
         raise UnsupportedModel(f"as a causal language model transformers builds {type(model).__name__}")
-    if model.base_model is model:
+    if _decoder(model) is model:
         raise UnsupportedModel("its body cannot be told from its head")
     model.train(False)
     return model
@@ -166,10 +169,25 @@ def _rows_of_embedding(model: PreTrainedModel) -> int:
     return int(weight.shape[0])
 
 
-def _with_body(model: PreTrainedModel, body: nn.Module) -> nn.Module:
+def _decoder(model: PreTrainedModel) -> nn.Module:
+    """The part that turns tokens into hidden states."""
+    decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
+    return decoder
+
+
+def _with_body(model: PreTrainedModel, stand_in: nn.Module) -> nn.Module:
     """The same causal LM, weights shared, with another body."""
-    other = copy.copy(model)
-    other._modules = {**model._modules, model.base_model_prefix: body}
+    body = _decoder(model)
+    path = next(name for name, module in model.named_modules() if module is body).split(".")
+    return _replaced(model, path, stand_in)
+
+
+def _replaced(module: nn.Module, path: list[str], new: nn.Module) -> nn.Module:
+    """A shallow copy of ``module`` in which the module at ``path`` is ``new``."""
+    name, *rest = path
+    child = module.get_submodule(name)
+    other = copy.copy(module)
+    other._modules = {**module._modules, name: _replaced(child, rest, new) if rest else new}
     return other
 
 
