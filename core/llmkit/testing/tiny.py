@@ -101,7 +101,7 @@ MODELS: Mapping[str, TinyModel] = {
         "granite",
         {
             **_OWN_HEAD_SIZE,
-            "attention_multiplier": 0.2,
+            "attention_multiplier": 0.3,
             "embedding_multiplier": 3.0,
             "logits_scaling": 0.5,
             "residual_multiplier": 0.5,
