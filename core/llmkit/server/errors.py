@@ -99,9 +99,11 @@ def validation_failure(errors: Sequence[Any], body: Any) -> Failure:
         return _bad(f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}")
     if first["loc"] == ("body",) and isinstance(body, bytes | None):
         return _bad("the body must be JSON with the header Content-Type: application/json")
-    param, value = _locate(body, first)
-    same = [error for error in errors if _locate(body, error)[0] == param]
-    reasons = "; or ".join(dict.fromkeys(_reason(error) for error in same))
+    located = [(*_locate(body, error), error) for error in errors]
+    within = [entry for entry in located if (entry[0] or "").startswith(located[0][0] or "")]
+    # Of a union, the member that got furthest is the one that was meant.
+    param, value, first = max(within, key=lambda entry: len(entry[0] or ""))
+    reasons = "; or ".join(dict.fromkeys(_reason(error) for where, _, error in within if where == param))
     if first["type"] == "missing":
         return _bad(f"{param or 'body'}: {reasons}", param)
     return _bad(f"{param or 'body'}: {reasons}, not {_SHORT.repr(value)}", param)

@@ -91,12 +91,24 @@ async def frames(choices: Choices, writer: StreamWriter) -> AsyncGenerator[bytes
 
 
 def _frame(chunk: Envelope | None) -> bytes:
-    return b"" if chunk is None else b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+    return b"" if chunk is None else b"data: " + _one_line(msgspec.json.encode(chunk)) + b"\n\n"
+
+
+_LINE_ENDS = tuple((mark.encode(), f"\\u{ord(mark):04x}".encode()) for mark in "\x85\u2028\u2029")
+"""Line ends to some clients, though not to JSON nor to the event stream's own grammar."""
+
+
+def _one_line(data: bytes) -> bytes:
+    if data.isascii():
+        return data
+    for mark, escaped in _LINE_ENDS:
+        data = data.replace(mark, escaped)
+    return data
 
 
 def _error_frame(message: str, code: str | None) -> bytes:
     body = {"error": {"message": message, "type": "server_error", "param": None, "code": code}}
-    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+    return b"data: " + _one_line(msgspec.json.encode(body)) + b"\n\n"
 
 
 def _code(error: EngineError) -> str:

@@ -135,12 +135,13 @@ class _Outputs:
     def __init__(self, engine: ScriptedEngine, request: AddRequest) -> None:
         self._engine, self._request = engine, request
         self._outputs = self._run(engine.script(request))
+        self._step: asyncio.Future[StepOutput] | None = None
 
     def __aiter__(self) -> _Outputs:
         return self
 
     async def __anext__(self) -> StepOutput:
-        step = asyncio.ensure_future(anext(self._outputs))
+        step = self._step = asyncio.ensure_future(anext(self._outputs))
         died = asyncio.ensure_future(self._engine.dead.wait())
         try:
             await asyncio.wait({step, died}, return_when=asyncio.FIRST_COMPLETED)
@@ -155,6 +156,9 @@ class _Outputs:
             await asyncio.gather(step, died, return_exceptions=True)
 
     async def aclose(self) -> None:
+        if self._step is not None:
+            self._step.cancel()
+            await asyncio.wait({self._step})
         await self._outputs.aclose()
         if self._request.request_id in self._engine.running:
             await self._engine.abort([self._request.request_id])
