@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from llmkit.contracts import Tokenizer
 
-REPLACEMENT = "\ufffd"
 _LONGEST_TAIL = 3
 """Bytes of a UTF-8 character that can be there without its last one."""
 
@@ -32,15 +31,15 @@ class Detokenizer:
         self._utf8.decode(prompt_tail)
         # Nothing visible stands before the first token: the tokenizer may drop its leading space.
         self._at_start = not prompt_tail
-        # The prompt ends within a character, for which its own text already shows U+FFFD.
-        self._prompt_cut = bool(self._utf8.getstate()[0])
+        # Where the prompt ends within a character, its own text already shows these U+FFFD for it.
+        self._shown = self._utf8.getstate()[0].decode(errors="replace")
 
     def feed(self, token_id: int) -> str:
         """The text that became certain with this token; often a word, sometimes nothing."""
         raw = self._bytes(token_id)
         if self._at_start and raw:
             self._at_start = False
-            if raw[:1] == b" " and not self._tokenizer.decode([token_id]).startswith(" "):
+            if raw[:1] == b" " and self._tokenizer.decode([token_id]) == raw[1:].decode(errors="replace"):
                 raw = raw[1:]
         return self._decode(raw, final=False)
 
@@ -50,9 +49,9 @@ class Detokenizer:
 
     def _decode(self, raw: bytes, *, final: bool) -> str:
         text = self._utf8.decode(raw, final)
-        if self._prompt_cut and text:
-            self._prompt_cut = False
-            return text.removeprefix(REPLACEMENT)
+        if self._shown and text:
+            text = text.removeprefix(self._shown)
+            self._shown = ""
         return text
 
     def _bytes(self, token_id: int) -> bytes:
