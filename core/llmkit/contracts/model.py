@@ -26,10 +26,12 @@ class ModelSpec:
     max_model_len: int
     """Positions that will occur, for tables such as rope's."""
     layers: tuple[int, int]
-    """This stage's layers, first and one past the last."""
+    """This stage's layers, first and one past the last; (0, 0) where the config has no number of them."""
     trust_remote_code: bool = False
     rank: int = 0
     world: int = 1
+    deterministic: bool = False
+    """Only a row-invariant implementation may be used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ def refuses_transformers(spec: ModelSpec) -> str | None:
     config = spec.info.config
     if spec.world != 1:
         return "it runs on one rank"
+    if spec.deterministic:
+        return "operations of its own may round differently from batch to batch"
     if config.get("quantization_config") is not None:
         return f"weights quantized by {config['quantization_config'].get('quant_method')!r} are not supported"
     if config.get("auto_map") and config.get("model_type") is None and not spec.trust_remote_code:

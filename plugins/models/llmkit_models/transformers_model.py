@@ -45,7 +45,7 @@ class TransformersModel:
         self._body = _decoder(self._model)
         config = self._model.config.get_text_config()
         num_layers = int(config.num_hidden_layers)
-        if spec.world != 1 or spec.layers[0] != 0 or spec.layers[1] < num_layers:
+        if spec.world != 1 or spec.layers not in ((0, num_layers), (0, 0)):
             raise UnsupportedModel("it runs whole, on one rank")
         with _describable(self._model):
             calls = hf_attention.describe(self._model, self._body, num_layers)
