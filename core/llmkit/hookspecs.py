@@ -2,14 +2,14 @@
 
 The name says the calling rule: ``register_*`` all are called, once, at start; ``prepare_*`` may change or
 refuse what it is given. No hook is called per token, layer or step. Order: built-ins, then third
-parties in the order of ``--plugin``; ``tryfirst`` and ``trylast`` change it within that. A plugin module
-implements a hook as a function of its name marked ``@llmkit.hookimpl``, and may declare
-``Options``, a frozen dataclass that ``--plugin-option NAME.key=value`` fills and every factory gets.
+parties in the order of ``--plugin``; ``tryfirst`` comes before all others, ``trylast`` after. A plugin module
+implements a hook as a function of its name marked ``@llmkit.hookimpl`` (it may leave arguments out), and may
+declare ``Options``, a frozen dataclass that ``--plugin-option NAME.key=value`` fills and every factory gets.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -40,8 +40,8 @@ hookspec = pluggy.HookspecMarker("llmkit")
 def register_commands(register: RegisterCommand) -> None:
     """Offer commands of the ``llmkit`` program.
 
-    Called in the CLI's process when a command that is not built in is typed, and for ``--help``
-    of an enabled plugin. Must not import torch.
+    Called once in every process; a plugin that is only installed is imported when a command that
+    is not built in is typed. Must not import torch.
 
     :param register: ``register(name, command, help=...)``; ``command`` is a typed function as typer
         takes it, or a ``typer.Typer`` for a group.
@@ -200,10 +200,11 @@ def register_attention_backends(register: RegisterAttention) -> None:
 def register_routes(register: RegisterRoutes) -> None:
     """Offer HTTP routes.
 
-    Called once in the front process, for built-ins and plugins enabled by ``--plugin``. Every route
-    needs the API key where one is set.
+    Called once in every process, for built-ins and plugins enabled by ``--plugin``. Must not import
+    fastapi: ``factory(services, options) -> fastapi.APIRouter`` does, and runs in the front
+    process. Every route needs the API key where one is set.
 
-    :param register: ``register(name, factory)``; ``factory(services, options) -> fastapi.APIRouter``.
+    :param register: ``register(name, factory)``.
     :raises DuplicateName: the name is taken.
 
     Chosen by: ``--plugin``. Since 0.1.
@@ -211,7 +212,7 @@ def register_routes(register: RegisterRoutes) -> None:
 
 
 @hookspec
-def prepare_request(draft: RequestDraft) -> None:
+def prepare_request(draft: RequestDraft, options: Any) -> None:
     """Change or refuse a request before it is checked and queued.
 
     Called in the front process once a request, for built-ins and plugins enabled by ``--plugin``, in
@@ -220,6 +221,7 @@ def prepare_request(draft: RequestDraft) -> None:
 
     :param draft: the tokenized prompt and its parameters; ``set``, ``attach``, ``cache_key`` and
         ``refuse`` are all it may do to it.
+    :param options: the plugin's frozen options, None if it declares none.
     :raises RequestError: through ``draft.refuse``.
 
     Chosen by: ``--plugin``. Since 0.1.

@@ -114,7 +114,8 @@ class Registry:
         whose = "built-in " if protected else ""
         return (
             f"plugin {entry.owner!r} registers {entry.kind} {entry.name!r}, which is the name of a "
-            f"{whose}{entry.kind} of {holder}; --override {entry.kind}:{entry.name}={entry.owner} would let it replace that one"
+            f"{whose}{entry.kind} of {holder}; --override {entry.kind}:{entry.name}={entry.owner} would let "
+            "it replace that one"
         )
 
     # ---- reading ----

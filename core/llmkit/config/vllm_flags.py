@@ -96,8 +96,10 @@ def _same() -> Iterator[VllmFlag]:
         "--gpu-memory-utilization --tensor-parallel-size/-tp --host --port --uds --root-path "
         "--generation-config --chat-template --config",
     )
-    yield from _rows("same", "several names: repeat the flag", values="--served-model-name")
-    yield from _rows("same", "several keys: repeat the flag; plugin routes need one too", values="--api-key")
+    yield from _rows(
+        "same", "several: repeat the flag, or one after another behind MODEL", values="--served-model-name"
+    )
+    yield from _rows("same", "several as above; plugin routes need one too", values="--api-key")
     yield from _rows("same", "none by default; vLLM allows every origin", values="--allowed-origins")
     yield from _rows("same", "also `half` and `float`; `auto` is float32 on a CPU", values="--dtype")
     yield from _rows("same", "also 16k, 16K, `auto` and -1 (the largest that fits)", values="--max-model-len")
@@ -156,6 +158,11 @@ def _no_effect() -> Iterator[VllmFlag]:
         "no effect",
         "layers of different kinds always have groups of their own",
         switches="--disable-hybrid-kv-cache-manager",
+    )
+    yield from _rows("no effect", "usage always says", switches="--enable-prompt-tokens-details")
+    yield from _rows("no effect", "X-Request-Id is always sent", switches="--enable-request-id-headers")
+    yield from _rows(
+        "no effect", "accesses are logged at --log-level debug only", switches="--disable-uvicorn-access-log"
     )
     yield from _rows("no effect", "requests are not logged by default", switches="--disable-log-requests")
     yield from _rows("no effect", "statistics are at /metrics", switches="--disable-log-stats")
@@ -258,14 +265,14 @@ def _not_yet() -> Iterator[VllmFlag]:
     yield from _rows(
         status,
         "the HTTP server has no setting for it; a plugin's register_routes may serve more",
-        switches="--allow-credentials --disable-fastapi-docs --enable-request-id-headers --grpc "
+        switches="--allow-credentials --disable-fastapi-docs --grpc "
         "--enable-server-load-tracking --enable-tokenizer-info-endpoint --enable-offline-docs --tokens-only",
         values="--allowed-methods --allowed-headers --middleware --fingerprint-mode --fingerprint-value",
     )
     yield from _rows(
         status,
         "the API has no setting for it",
-        switches="--return-tokens-as-token-ids --enable-force-include-usage --enable-prompt-tokens-details "
+        switches="--return-tokens-as-token-ids --enable-force-include-usage "
         "--enable-per-request-metrics --trust-request-chat-template",
         values="--response-role --chat-template-content-format --default-chat-template-kwargs "
         "--override-generation-config --max-logprobs --logprobs-mode",
@@ -273,8 +280,7 @@ def _not_yet() -> Iterator[VllmFlag]:
     yield from _rows(
         status,
         "logs have one switch, --log-level, and --enable-log-requests",
-        switches="--disable-uvicorn-access-log --enable-log-outputs --enable-log-deltas --log-error-stack "
-        "--aggregate-engine-logging",
+        switches="--enable-log-outputs --enable-log-deltas --log-error-stack --aggregate-engine-logging",
         values="--log-config-file --max-log-len --disable-access-log-for-endpoints",
     )
     yield from _rows(
@@ -293,8 +299,8 @@ def _not_yet() -> Iterator[VllmFlag]:
         "",
         switches="--skip-tokenizer-init --disable-sliding-window --enable-multimodal-encoder-data-parallel",
         values="--tokenizer-revision --code-revision --config-format --ignore-patterns "
-        "--pt-load-map-location --model-loader-extra-config --attention-config --kernel-config --moe-backend --linear-backend "
-        "--model-class-overrides",
+        "--pt-load-map-location --model-loader-extra-config --attention-config --kernel-config "
+        "--moe-backend --linear-backend --model-class-overrides",
     )
 
 

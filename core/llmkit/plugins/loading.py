@@ -175,7 +175,12 @@ class _Loader:
             self._registry,
             [self._row(r) for r in sorted([*self._loaded, *others], key=lambda r: not r.plugin.builtin)],
             {r.name: r.options for r in self._loaded},
-            [i for r in self._loaded if r.recorded is not None for i in r.recorded.active],
+            [
+                replace(implementation, options=r.options)
+                for r in self._loaded
+                if r.recorded is not None
+                for implementation in r.recorded.active
+            ],
         )
 
     def _check_override(self, kind: str, name: str, plugin: str) -> None:
@@ -226,7 +231,8 @@ class _Loader:
         self._records.append(new)
         refusal = api_refusal(plugin)
         if any(r.plugin.builtin for r in namesakes):
-            new.stop("refused", "a built-in plugin has its name")
+            new.ambiguous = True
+            new.stop("refused", "a built-in plugin has its name; say which by module: --plugin MODULE")
         elif twin is not None:
             new.stop("refused", f"its module {plugin.target} is plugin {twin.name!r} already")
         elif refusal is not None:
@@ -253,8 +259,12 @@ class _Loader:
             raise UsageError(
                 f"{wanted_by}: no plugin {name!r} is installed{hint} Installed: {listing(known)}"
             )
-        self._records.append(_Record(plugin))
-        return self._records[-1]
+        new = _Record(plugin)
+        refusal = api_refusal(plugin)
+        if refusal is not None:
+            new.stop("refused", refusal)
+        self._records.append(new)
+        return new
 
     def _block(self, name: str) -> None:
         blocked = [r for r in self._records if name in (r.name, r.plugin.target)]

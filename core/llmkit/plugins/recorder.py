@@ -49,6 +49,25 @@ def new_manager() -> pluggy.PluginManager:
 
 
 @dataclass(frozen=True, slots=True)
+class Implementation:
+    """One plugin's function for one hook."""
+
+    hook_name: str
+    plugin: str
+    rank: int
+    """-1 with ``tryfirst``, 1 with ``trylast``."""
+    function: Callable[..., Any]
+    takes: tuple[str, ...]
+    options: Any = None
+    """The plugin's; passed to a hook that takes ``options``."""
+
+    def __call__(self, **arguments: Any) -> Any:
+        """Call it with those of the hook's arguments that it takes."""
+        given = {"options": self.options, **arguments}
+        return self.function(**{name: given[name] for name in self.takes})
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
     """What one plugin offers, not in force yet."""
 
@@ -79,25 +98,10 @@ def record(plugin: Any, owner: str, *, builtin: bool, enabled: bool) -> Recorded
     return Recorded(recorder.close(), tuple(active))
 
 
-class Implementation:
-    """One plugin's function for one hook."""
-
-    def __init__(self, hook_name: str, hookimpl: pluggy.HookImpl) -> None:
-        self.hook_name = hook_name
-        self.plugin = hookimpl.plugin_name
-        self._function = hookimpl.function
-        self._takes = hookimpl.argnames
-        self.rank = -1 if hookimpl.tryfirst else 1 if hookimpl.trylast else 0
-
-    def __call__(self, **arguments: Any) -> Any:
-        """Call it with those of the hook's arguments that it takes."""
-        return self._function(**{name: arguments[name] for name in self._takes})
-
-
 def check(plugin: Any, owner: str) -> list[Implementation]:
     """A plugin's implementations, in the order of the contract.
 
-    :raises PluginError: an unknown hook or argument, an unmarked hook function, a wrapper.
+    :raises PluginError: an unknown hook or argument, an unmarked hook function, a wrapper, no hook at all.
     """
     manager = new_manager()
     known = hook_names()
@@ -116,8 +120,12 @@ def check(plugin: Any, owner: str) -> list[Implementation]:
             raise PluginError(f"it implements {caller.name!r}, which is no hook of this llmkit; {hint}")
         if hookimpl.wrapper or hookimpl.hookwrapper:
             raise PluginError(f"its {caller.name!r} is a hook wrapper; llmkit has no use for those")
-        implementations.append(Implementation(caller.name, hookimpl))
+        rank = -1 if hookimpl.tryfirst else 1 if hookimpl.trylast else 0
+        takes = tuple(hookimpl.argnames)
+        implementations.append(Implementation(caller.name, owner, rank, hookimpl.function, takes))
     _check_unmarked(plugin, known, {implementation.hook_name for implementation in implementations})
+    if not implementations:
+        raise PluginError("it implements no hook; does its entry point name the right module?")
     return sorted(implementations, key=lambda implementation: known.index(implementation.hook_name))
 
 

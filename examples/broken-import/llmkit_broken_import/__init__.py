@@ -1,0 +1,1 @@
+"""A plugin that does not work, used by the tests of llmkit."""

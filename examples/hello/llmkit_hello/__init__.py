@@ -1,0 +1,1 @@
+"""An example plugin: one route and one command."""
