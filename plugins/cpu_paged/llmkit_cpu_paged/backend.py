@@ -26,8 +26,8 @@ from llmkit_cpu_paged.team import Team
 ALONE_BELOW = 500
 """Pairs of a query head and a key tile (about 0.1 us each) that do not pay for waking the team."""
 
-_STORAGE = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
-"""numpy has no bfloat16: the kernels take its bits."""
+_STORAGE = {"float32": np.float32, "float16": np.int16, "bfloat16": np.uint16}
+"""What the kernels take memory for: numba has neither half type, so they go by their bits."""
 
 
 class PagedCpuPlan:
@@ -71,7 +71,7 @@ class PagedCpuBackend:
     def __init__(self, spec: BackendSpec) -> None:
         self._spec = spec
         self._kv_dtype = spec.dtype if spec.kv_cache_dtype == "auto" else spec.kv_cache_dtype
-        self._as_bits = spec.dtype == "bfloat16"
+        self._as_bits = {"float16": torch.int16, "bfloat16": torch.uint16}.get(spec.dtype)
         self._team = Team(spec.num_threads)
         self._caches: list[Any] = []
         """Each layer's [num_blocks, elements], or that of the layer it shares."""
@@ -140,7 +140,7 @@ class PagedCpuBackend:
         """The tensor's memory [tokens, heads, size] as numpy sees it; tokens may be strided."""
         assert tensor.stride(2) == 1
         assert tensor.stride(1) == tensor.shape[2]
-        return (tensor.view(torch.uint16) if self._as_bits else tensor).numpy()
+        return (tensor.view(self._as_bits) if self._as_bits else tensor).numpy()
 
 
 def _constants(spec: AttentionSpec, block_size: int) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 Every operation is one LLVM vector instruction, so what happens to a lane, and in which order, is what the
 kernel says: it depends neither on the lane nor on what the optimiser made of a loop. Memory may hold float32,
-float16 or bfloat16 (as uint16); in registers all is float32. LLVM splits it for narrow registers.
+float16 (as int16) or bfloat16 (as uint16); registers hold float32. LLVM splits what is too wide for them.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def _address(context: Any, builder: Any, array_type: Any, args: Any, register: A
 
 
 def _memory(element: Any) -> Any:
-    return {types.float32: _F32, types.float16: ir.HalfType(), types.uint16: _I16}[element]
+    return {types.float32: _F32, types.int16: ir.HalfType(), types.uint16: _I16}[element]
 
 
 def _like(register: Any, element: Any) -> Any:
@@ -289,7 +289,7 @@ def _widen(builder: Any, value: Any, element: Any, register: Any) -> Any:
     """A loaded value as float32."""
     if element == types.float32:
         return value
-    if element == types.float16:
+    if element == types.int16:
         return builder.fpext(value, register)
     bits = builder.zext(value, _like(register, _I32))
     return builder.bitcast(builder.shl(bits, _constant(register, 16)), register)
@@ -299,7 +299,7 @@ def _narrow(builder: Any, value: Any, element: Any, register: Any) -> Any:
     """A float32 rounded to nearest, ties to even, as it is stored. NaN stays NaN."""
     if element == types.float32:
         return value
-    if element == types.float16:
+    if element == types.int16:
         return builder.fptrunc(value, _like(register, ir.HalfType()))
     bits = builder.bitcast(value, _like(register, _I32))
     odd = builder.and_(builder.lshr(bits, _constant(register, 16)), _constant(register, 1))
