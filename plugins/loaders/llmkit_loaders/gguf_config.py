@@ -59,11 +59,10 @@ def config_of(gguf: GgufFile) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in gguf.tensors,
         "torch_dtype": _dtype(gguf),
     }
-    config |= {
-        name: value
-        for name, key in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding"))
-        if isinstance(value := gguf.metadata.get(f"tokenizer.ggml.{key}_token_id"), int)
-    }
+    for name, key in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")):
+        token_id = gguf.metadata.get(f"tokenizer.ggml.{key}_token_id")
+        # Stated where there is none, too: config classes have defaults of their own.
+        config[name] = token_id if isinstance(token_id, int) else None
     scaling = _rope_scaling(gguf, keys, config)
     if scaling:
         config["rope_scaling"] = scaling

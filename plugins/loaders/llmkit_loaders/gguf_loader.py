@@ -102,6 +102,8 @@ class GgufRef:
         """Read and decode into ``dtype``; a view of the mapped file where nothing changes."""
         import torch
 
+        if 0 in self.shape:
+            return torch.empty(self.shape, dtype=dtype)
         packed = self._rows if self._order is None else self._rows[self._order]
         block, block_bytes = GGML_QUANT_SIZES[self._type]
         columns = self.shape[1] if len(self.shape) == 2 else 1

@@ -190,8 +190,8 @@ def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     if splitting is None:
         raise UnsupportedModel(
             f"{vocabulary.gguf.path}: tokenizer.ggml.pre is {vocabulary.pre!r}, and how it splits text is "
-            f"not known here; known: {listing(_SPLITTINGS)}. Give a tokenizer in the Hugging Face layout with "
-            "--tokenizer"
+            f"not known here; known: {listing(_SPLITTINGS)}. Give a tokenizer in the Hugging Face layout "
+            "with --tokenizer"
         )
     merges = vocabulary.merges()
     if merges is None:
