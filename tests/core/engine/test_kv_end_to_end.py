@@ -31,7 +31,8 @@ def prompts(seed: int, count: int = 6) -> list[list[int]]:
     source = random.Random(seed)
     head = [source.randrange(97) for _ in range(12)]
     return [
-        head[: source.randrange(13)] * (number % 2) + [source.randrange(97) for _ in range(source.randrange(1, 20))]
+        head[: source.randrange(13)] * (number % 2)
+        + [source.randrange(97) for _ in range(source.randrange(1, 20))]
         for number in range(count)
     ]
 

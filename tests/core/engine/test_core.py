@@ -1,0 +1,124 @@
+"""The engine core and the in-process client, over executors that work, fail and lag."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from llmkit.contracts import EngineReady, FinishReason, SamplePlan, StepPlan, StepResult
+from llmkit.engine.client_inproc import InprocClient
+from llmkit.engine.core import EngineCore
+from llmkit.errors import EngineError
+from llmkit.testing.scripted import Rule, Script, ScriptedExecutor
+
+from .harness import make_request, make_scheduler
+
+
+def make_core(*rules: Rule) -> EngineCore:
+    return EngineCore(make_scheduler(), ScriptedExecutor(Script(rules=rules)))
+
+
+READY = EngineReady(64, 512, 64, 4, 0, 0, ())
+
+
+def test_requests_run_to_their_ends_in_process() -> None:
+    client = InprocClient(make_core(Rule(match="A", text="xyz")), READY)
+    client.add(make_request("a", b"A", 9, eos_ids=(256,)))
+    client.add(make_request("b", b"hi", 9, eos_ids=(256,)))
+    tokens: dict[str, list[int]] = {"a": [], "b": []}
+    ends = {}
+    for output in client.outputs():
+        tokens[output.request_id] += output.token_ids
+        ends[output.request_id] = output.finish
+    assert tokens == {"a": [*b"xyz", 256], "b": [*b"hi", 256]}
+    assert set(ends.values()) == {FinishReason.STOP}
+    assert client.stats.blocks_held == 0
+    assert client.call("reset_prefix_cache") is True
+    client.close()
+    client.close()
+
+
+def test_a_request_may_be_aborted_while_outputs_come() -> None:
+    client = InprocClient(make_core(), READY)
+    client.add(make_request("a", b"hello", 50))
+    client.add(make_request("b", b"hello", 5))
+    ends = {}
+    for output in client.outputs():
+        if output.request_id == "a" and output.finish is None:
+            client.abort(["a"])
+        if output.finish:
+            ends[output.request_id] = output.finish
+    assert ends == {"a": FinishReason.ABORT, "b": FinishReason.LENGTH}
+
+
+def test_a_request_that_cannot_be_queued_ends_alone() -> None:
+    client = InprocClient(make_core(), READY)
+    client.add(make_request("bad", [], 1))
+    client.add(make_request("good", b"x", 1))
+    outputs = {output.request_id: output for output in client.outputs()}
+    assert outputs["bad"].finish == FinishReason.ERROR
+    assert "0 tokens" in (outputs["bad"].error or "")
+    assert outputs["good"].finish == FinishReason.LENGTH
+
+
+def test_a_failed_step_ends_every_open_request_once() -> None:
+    core = make_core(Rule(match="boom", raise_at=1))
+    core.add(make_request("a", b"boom", 5))
+    core.add(make_request("b", b"fine", 5))
+    core.step()
+    with pytest.raises(EngineError, match="token 1 fails"):
+        core.step()
+    assert [(o.request_id, o.finish, o.error) for o in core.fail("it broke")] == [
+        ("a", FinishReason.ERROR, "it broke"),
+        ("b", FinishReason.ERROR, "it broke"),
+    ]
+    assert core.fail("again") == []
+
+
+def test_methods_are_called_by_name() -> None:
+    core = make_core()
+    assert core.call("check") is None
+    with pytest.raises(EngineError, match="no method 'explode'; it has check, reset_prefix_cache"):
+        core.call("explode")
+
+
+def test_nothing_to_do() -> None:
+    core = make_core()
+    assert not core.has_work
+    assert core.step() is None
+
+
+class Lagging(ScriptedExecutor):
+    """Answers a step only when the next one was launched, or none can be."""
+
+    max_concurrent_batches = 2
+    most = 0
+    launched = 0
+
+    def sample(self, handle: StepPlan, plan: SamplePlan) -> Future[StepResult]:
+        self.launched += 1
+        self.most = max(self.most, self.launched)
+        inner = super().sample(handle, plan)
+        outer = self
+
+        class Counting(Future[StepResult]):
+            def result(self, timeout: float | None = None) -> StepResult:
+                outer.launched -= 1
+                return inner.result(timeout)
+
+        return Counting()
+
+
+def test_several_steps_may_be_in_flight() -> None:
+    executor = Lagging()
+    core = EngineCore(make_scheduler(max_num_batched_tokens=4), executor)
+    core.add(make_request("a", b"0123456789", 3))
+    core.add(make_request("b", b"01234567", 3))
+    tokens: dict[str, list[int]] = {"a": [], "b": []}
+    while core.has_work:
+        step = core.step()
+        for output in step.outputs if step else ():
+            tokens[output.request_id] += output.token_ids
+    assert tokens == {"a": [*b"012"], "b": [*b"012"]}
+    assert executor.most == 2
