@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -159,7 +160,7 @@ def _config(spec: ModelSpec) -> PretrainedConfig:
         )
     try:
         return CONFIG_MAPPING[model_type].from_dict(entries)
-    except (ValueError, TypeError, KeyError) as error:
+    except (StrictDataclassError, ValueError, TypeError, KeyError) as error:
         raise UnsupportedModel(f"transformers cannot read its config: {error}") from error
 
 
