@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, routing
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
@@ -38,7 +39,6 @@ def build_app(front: Front, plugins: Plugins, config: Config) -> FastAPI:
     app = FastAPI(
         title="llmkit",
         version=VERSION,
-        root_path=config.server.root_path,
         redoc_url=None,
         middleware=_middleware(front, config),
     )
@@ -94,10 +94,16 @@ def _router(entry: Entry, registry: Registry, services: Services) -> APIRouter:
 
 def _claim(router: APIRouter, owner: str, served: dict[str, str]) -> None:
     """Note the paths of a router. :raises PluginError: one belongs to another plugin."""
-    for route in router.routes:
-        path = getattr(route, "path", None)
-        if path is None:
-            continue
+    for path in _paths(router):
         holder = served.setdefault(path, owner)
         if holder != owner:
             raise PluginError(f"plugin {owner!r} offers the path {path}, which {holder!r} serves already")
+
+
+def _paths(router: APIRouter) -> Iterator[str]:
+    # FastAPI used to copy the routes of an included router; newer ones keep it and walk it so.
+    flatten: Callable[[Iterable[Any]], Iterator[Any]] = getattr(routing, "iter_route_contexts", iter)
+    for route in flatten(router.routes):
+        path = getattr(route, "path", None)
+        if path is not None:
+            yield path

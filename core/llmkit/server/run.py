@@ -143,8 +143,12 @@ class _Life:
             await asyncio.sleep(STATE_POLL_S)
 
     def _tell(self) -> None:
-        if self._on_state is not None:
+        if self._on_state is None:
+            return
+        try:
             self._on_state(self._front, self._listener.url)
+        except Exception:
+            logger.exception("showing the server's state failed")  # it serves all the same
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -266,7 +266,14 @@ async def serving(front: LocalFront, plugins: Any = None) -> AsyncIterator[httpx
     """A client of a real HTTP server around ``front``."""
     app = build_app(front, plugins or plugins_of(*BUILT_IN), front.config)
     server = uvicorn.Server(
-        uvicorn.Config(app, port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+        uvicorn.Config(
+            app,
+            port=0,
+            root_path=front.config.server.root_path,
+            lifespan="off",
+            log_config=None,
+            timeout_graceful_shutdown=1,
+        )
     )
     server.install_signal_handlers = lambda: None
     task = asyncio.create_task(server._serve())
