@@ -178,11 +178,7 @@ class LLM:
     def _prepare(self, prompt_ids: Sequence[int], params: SamplingParams) -> Prepared:
         if not self._hooks:
             return Prepared(params, Attachments())
-        preparer = Preparer(self._hooks)
-        try:
-            return _wait_for(preparer.run(prompt_ids, params, RequestContext()))
-        finally:
-            preparer.close()
+        return _wait_for(Preparer(self._hooks).run(prompt_ids, params, RequestContext()))
 
     def _encode(self, prompt: Prompt) -> Sequence[int]:
         if not isinstance(prompt, str):

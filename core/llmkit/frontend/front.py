@@ -215,7 +215,6 @@ class Front:
 
     async def _release(self) -> None:
         """Let go of everything; idempotent."""
-        self._preparer.close()
         if self._generator is not None and not self.died.is_set():
             self._generator.close(lambda: Draining("the server has stopped"))
         if self._process is not None:

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,12 +14,13 @@ import msgspec
 from llmkit.contracts import RequestContext, RequestDraft, SamplingParams
 from llmkit.errors import RequestError
 from llmkit.frontend.requests import Attachments
+from llmkit.frontend.threads import in_daemon_thread
 from llmkit.text import listing, nearest
 
 DEADLINE_S = 5.0
 MAX_ATTACHED_BYTES = 1 << 20
 """Of one plugin to one request."""
-_THREADS = 8
+MAX_THREADS = 8
 _log = logging.getLogger(__name__)
 
 
@@ -46,13 +46,13 @@ class Preparer:
 
     Functions are called in threads of their own, so that a slow one delays nobody else's request; what
     is a coroutine then runs on the event loop. A function that never returns keeps its thread, and
-    when all are taken requests are refused.
+    when ``MAX_THREADS`` are taken requests are refused. Belongs to one event loop.
     """
 
     def __init__(self, hooks: Sequence[PrepareHook], deadline_s: float = DEADLINE_S) -> None:
         self._hooks = tuple(hooks)
         self._deadline_s = deadline_s
-        self._pool = ThreadPoolExecutor(_THREADS, "prepare-request") if hooks else None
+        self._threads = asyncio.Semaphore(MAX_THREADS)
 
     async def run(
         self, prompt_ids: Sequence[int], params: SamplingParams, context: RequestContext
@@ -69,16 +69,13 @@ class Preparer:
                 data[hook.plugin] = draft.data
         return Prepared(params, Attachments(tuple(keys), data))
 
-    def close(self) -> None:
-        """Let go of the threads; one that hangs ends with the process."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
     async def _call(self, hook: PrepareHook, draft: _Draft) -> None:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._deadline_s):
-                result = await loop.run_in_executor(self._pool, hook.function, draft)
+                await self._threads.acquire()
+                result = await in_daemon_thread(
+                    lambda: hook.function(draft), f"prepare-{hook.plugin}", on_end=self._threads.release
+                )
                 if inspect.isawaitable(result):
                     await result
         except RequestError:

@@ -1,0 +1,194 @@
+"""What a request can get wrong: the field, OpenAI's code and the limit, for each kind of fault."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from llmkit.errors import ContextLengthExceeded, RequestError
+from llmkit.frontend.check import check_params, check_prompt, check_routing, check_text, resolve_max_tokens
+from llmkit.types import SamplingParams
+
+VOCAB = 100
+
+GOOD = [
+    {},
+    {"n": 128, "logprobs": 0},
+    {"max_tokens": 0},
+    {"temperature": 0, "top_p": 1},
+    {"temperature": 1e300},
+    # vllm-project/vllm#14234: 0, -1 and more than the vocabulary mean all
+    {"top_k": -1},
+    {"top_k": 1_000_000},
+    {"min_p": 1.0, "seed": -(1 << 63)},
+    {"seed": (1 << 63) - 1},
+    {"presence_penalty": -2, "frequency_penalty": 2.0},
+    {"repetition_penalty": 0.5},
+    {"logit_bias": {0: 100, 99: -100.0}},
+    {"stop": ("a",) * 16, "stop_token_ids": (0, 99)},
+    {"plugin_args": {"p": {"deep": [1, "two", None, True, 2.5]}}},
+]
+
+BAD = [
+    ({"n": 0}, "n", "integer_below_min_value"),
+    ({"n": 1_000_000}, "n", "integer_above_max_value"),
+    ({"n": True}, "n", "invalid_type"),
+    ({"n": "2"}, "n", "invalid_type"),
+    ({"max_tokens": -1}, "max_tokens", "integer_below_min_value"),
+    ({"max_tokens": 1e30}, "max_tokens", "invalid_type"),
+    ({"max_tokens": 10**40}, "max_tokens", "integer_above_max_value"),
+    ({"max_tokens": 3, "min_tokens": 4}, "min_tokens", "invalid_value"),
+    ({"min_tokens": -1}, "min_tokens", "integer_below_min_value"),
+    ({"temperature": -0.1}, "temperature", "decimal_below_min_value"),
+    ({"temperature": math.nan}, "temperature", "invalid_value"),
+    ({"temperature": math.inf}, "temperature", "invalid_value"),
+    ({"temperature": 10**400}, "temperature", "invalid_value"),
+    ({"temperature": True}, "temperature", "invalid_type"),
+    ({"temperature": None}, "temperature", "invalid_type"),
+    ({"top_p": 0}, "top_p", "decimal_below_min_value"),
+    ({"top_p": 1.01}, "top_p", "decimal_above_max_value"),
+    ({"top_p": math.nan}, "top_p", "invalid_value"),
+    # vllm-project/vllm#14234
+    ({"top_k": -2}, "top_k", "integer_below_min_value"),
+    ({"top_k": 1.5}, "top_k", "invalid_type"),
+    ({"top_k": 1 << 80}, "top_k", "integer_above_max_value"),
+    ({"min_p": -0.1}, "min_p", "decimal_below_min_value"),
+    ({"min_p": 1.1}, "min_p", "decimal_above_max_value"),
+    ({"presence_penalty": 2.1}, "presence_penalty", "decimal_above_max_value"),
+    ({"frequency_penalty": -2.1}, "frequency_penalty", "decimal_below_min_value"),
+    ({"frequency_penalty": math.nan}, "frequency_penalty", "invalid_value"),
+    ({"repetition_penalty": 0}, "repetition_penalty", "decimal_below_min_value"),
+    ({"repetition_penalty": math.inf}, "repetition_penalty", "invalid_value"),
+    ({"seed": 1 << 63}, "seed", "integer_above_max_value"),
+    ({"seed": False}, "seed", "invalid_type"),
+    ({"logprobs": 21}, "logprobs", "integer_above_max_value"),
+    ({"logprobs": -1}, "logprobs", "integer_below_min_value"),
+    ({"logprobs": True}, "logprobs", "invalid_type"),
+    ({"ignore_eos": 1}, "ignore_eos", "invalid_type"),
+    ({"skip_special_tokens": None}, "skip_special_tokens", "invalid_type"),
+    ({"include_stop_str_in_output": "no"}, "include_stop_str_in_output", "invalid_type"),
+    # vllm-project/vllm#16529: ids that no device has seen
+    ({"logit_bias": {999_999_999: 5}}, "logit_bias", "invalid_value"),
+    ({"logit_bias": {-1: 5}}, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"abc": 5}}, "logit_bias", "invalid_type"),
+    ({"logit_bias": {5: 1000}}, "logit_bias", "decimal_above_max_value"),
+    ({"logit_bias": {5: math.nan}}, "logit_bias", "invalid_value"),
+    ({"logit_bias": [5]}, "logit_bias", "invalid_type"),
+    ({"logit_bias": dict.fromkeys(range(1025), 1)}, "logit_bias", "object_above_max_length"),
+    ({"stop": "abc"}, "stop", "invalid_type"),
+    ({"stop": ("a", 5)}, "stop", "invalid_type"),
+    ({"stop": ("",)}, "stop", "invalid_value"),
+    ({"stop": ("a",) * 17}, "stop", "array_above_max_length"),
+    ({"stop": ("a" * 1025,)}, "stop", "string_above_max_length"),
+    ({"stop": ("\ud800",)}, "stop", "invalid_value"),
+    ({"stop_token_ids": (100,)}, "stop_token_ids", "invalid_value"),
+    ({"stop_token_ids": (-1,)}, "stop_token_ids", "invalid_value"),
+    ({"stop_token_ids": (True,)}, "stop_token_ids", "invalid_type"),
+    ({"stop_token_ids": (1,) * 129}, "stop_token_ids", "array_above_max_length"),
+    ({"plugin_args": [1]}, "plugin_args", "invalid_type"),
+    ({"plugin_args": {"p": object()}}, "plugin_args", "invalid_value"),
+    ({"plugin_args": {"p": 1 << 80}}, "plugin_args", "invalid_value"),
+    ({"plugin_args": {"p": "\ud800"}}, "plugin_args", "invalid_value"),
+]
+
+
+@pytest.mark.parametrize("params", GOOD, ids=str)
+def test_good_parameters_pass(params):
+    check_params(SamplingParams(**params), VOCAB)
+
+
+@pytest.mark.parametrize(("params", "param", "code"), BAD, ids=lambda value: str(value)[:40])
+def test_bad_parameters_are_refused_by_name(params, param, code):
+    with pytest.raises(RequestError) as caught:
+        check_params(SamplingParams(**params), VOCAB)
+    assert (caught.value.param, caught.value.code, caught.value.status) == (param, code, 400)
+    assert param in str(caught.value)
+    assert len(str(caught.value)) < 400
+    str(caught.value).encode()
+
+
+def test_every_field_is_checked():
+    """A field of another type than its own is refused, whichever it is."""
+    for field in SamplingParams.__struct_fields__:
+        with pytest.raises(RequestError) as caught:
+            check_params(SamplingParams(**{field: object()}), VOCAB)
+        assert caught.value.param == field
+
+
+# vllm-project/vllm#7746, vllm-project/vllm#35231
+@pytest.mark.parametrize(
+    "prompt",
+    [[], [-1], [100], [1, 2.5], [True], ["a"], "text", [[1]], 5, None, [1 << 200]],
+    ids=str,
+)
+def test_prompts_that_no_embedding_has_are_refused(prompt):
+    with pytest.raises(RequestError) as caught:
+        check_prompt(prompt, VOCAB)
+    assert caught.value.param == "prompt"
+
+
+def test_good_prompts_pass():
+    check_prompt([0, 99], VOCAB)
+    check_prompt((5,), VOCAB)
+
+
+# sgl-project/sglang#3910
+def test_a_prompt_longer_than_the_context_is_refused():
+    with pytest.raises(ContextLengthExceeded) as caught:
+        resolve_max_tokens(65, None, 64)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+    assert "64" in str(caught.value)
+    assert "65" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "max_tokens", "default", "resolved"),
+    [
+        pytest.param(10, None, None, 54, id="fills-the-context"),
+        pytest.param(63, None, None, 1, id="room-for-one"),
+        pytest.param(10, 54, None, 54, id="just-fits"),
+        pytest.param(10, 5, 20, 5, id="own-wish-first"),
+        pytest.param(10, None, 20, 20, id="the-models-default"),
+        pytest.param(60, None, 20, 4, id="a-default-is-cut"),
+        pytest.param(64, 0, None, 0, id="nothing-to-generate"),
+    ],
+)
+def test_resolved_max_tokens(num_prompt, max_tokens, default, resolved):
+    assert resolve_max_tokens(num_prompt, max_tokens, 64, default) == resolved
+
+
+@pytest.mark.parametrize("max_tokens", [55, 9223372036854775807])
+def test_max_tokens_that_cannot_fit_is_refused(max_tokens):
+    with pytest.raises(ContextLengthExceeded, match="max_tokens is too large") as caught:
+        resolve_max_tokens(10, max_tokens, 64)
+    assert caught.value.param == "max_tokens"
+
+
+def test_a_full_context_has_no_room_for_an_answer():
+    with pytest.raises(ContextLengthExceeded):
+        resolve_max_tokens(64, 1, 64)
+
+
+@pytest.mark.parametrize(
+    ("salt", "priority", "param"),
+    [
+        ("", 0, "cache_salt"),
+        ("x" * 1025, 0, "cache_salt"),
+        (5, 0, "cache_salt"),
+        ("\udc00", 0, "cache_salt"),
+        (None, True, "priority"),
+        (None, 1.5, "priority"),
+        (None, 1 << 63, "priority"),
+    ],
+)
+def test_routing_is_checked(salt, priority, param):
+    with pytest.raises(RequestError) as caught:
+        check_routing(salt, priority)
+    assert caught.value.param == param
+
+
+def test_text_must_be_unicode():
+    check_text("prompt", "ščí 😀")
+    with pytest.raises(RequestError, match=r"\\ud83d\) at character 2"):
+        check_text("prompt", "ab\ud83d")
