@@ -1,0 +1,106 @@
+"""Choosing among registered components."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmkit import DuplicateName, StartupError, UnknownName
+from llmkit.contracts import Components
+from llmkit.registry import CORE, Entry, Registry
+
+
+def entry(name: str, owner: str = "mine", **fields: Any) -> Entry:
+    return Entry("attention", name, lambda *given: (name, *given), owner, **fields)
+
+
+def registry(*entries: Entry, **options: Any) -> Registry:
+    filled = Registry(**options)
+    for one in entries:
+        filled.add([one], options=f"options of {one.owner}")
+    return filled
+
+
+def test_it_is_what_contracts_call_components() -> None:
+    components: Components = registry(entry("a"))
+    assert components.create("attention", "a", 1, 2) == ("a", 1, 2, "options of mine")
+
+
+def test_auto_takes_the_best_that_does_not_refuse_and_says_why_not_the_others() -> None:
+    filled = registry(
+        entry("slow"),
+        entry("fast", "other", priority=9, refuses=lambda spec: f"no {spec}"),
+        entry("hidden", "third", priority=-1),
+        entry("idle", "fourth", priority=5, auto=False),
+        entry("next", "fifth", priority=3),
+    )
+    choice = filled.choose("attention", "auto", "gpu")
+    assert (choice.name, choice.why) == ("next", "auto")
+    assert choice.passed_over == (("fast", "no gpu"), ("idle", "plugin 'fourth' is not enabled"))
+    assert filled.usable("attention", "gpu") == ["next", "slow"]
+    assert filled.choose("attention", "hidden", "gpu").why == "asked for"
+
+
+def test_a_refusal_lists_what_is_usable() -> None:
+    filled = registry(entry("a", refuses=lambda spec: "too small"), entry("b", "other"))
+    with pytest.raises(
+        StartupError, match=r"--attn a: mine cannot serve this model here: too small. Usable: b"
+    ):
+        filled.choose("attention", "a", None)
+
+
+def test_auto_with_nothing_usable_gives_each_reason() -> None:
+    filled = registry(entry("a", refuses=lambda spec: "too small"))
+    with pytest.raises(StartupError, match=r"--attn auto: .*\(a: too small\)"):
+        filled.choose("attention", "auto", None)
+    with pytest.raises(StartupError, match="none is registered"):
+        filled.choose("model", "auto", None)
+
+
+def test_a_check_that_crashes_is_a_reason_not_a_crash(caplog: pytest.LogCaptureFixture) -> None:
+    def crash(spec: Any) -> str | None:
+        raise RuntimeError("no driver")
+
+    filled = registry(entry("broken", priority=9, refuses=crash), entry("good", "other"))
+    choice = filled.choose("attention", "auto", None)
+    assert choice.name == "good"
+    assert choice.passed_over == (("broken", "its check failed with RuntimeError: no driver"),)
+    assert "mine/broken: its check failed" in caplog.text
+
+
+def test_what_a_factory_raises_names_the_plugin() -> None:
+    def crash(*given: Any) -> Any:
+        raise RuntimeError("no driver")
+
+    filled = registry(Entry("attention", "x", crash, "mine"))
+    with pytest.raises(RuntimeError, match="no driver") as caught:
+        filled.create("attention", "x", None)
+    assert caught.value.__notes__ == ["while plugin 'mine' made attention 'x'"]
+
+
+def test_an_unknown_name_lists_the_known_and_the_nearest() -> None:
+    with pytest.raises(
+        UnknownName, match=r"--attn: no attention is called 'papd'; did you mean 'paged'. Known: paged"
+    ):
+        registry(entry("paged")).get("attention", "papd")
+
+
+def test_a_plugin_registers_all_or_nothing() -> None:
+    filled = registry(entry("taken", "builtin", builtin=True))
+    with pytest.raises(DuplicateName, match=r"'mine' registers attention 'taken'.*of plugin 'builtin'"):
+        filled.add([entry("free"), entry("taken")])
+    assert filled.names("attention") == ["taken"]
+
+
+def test_what_the_core_registers_is_protected_and_may_be_replaced_by_name() -> None:
+    own = Entry("scheduler", "continuous", lambda *given: "core", CORE)
+    theirs = Entry("scheduler", "continuous", lambda *given: "theirs", "mine")
+    with pytest.raises(DuplicateName, match="llmkit itself"):
+        registry(theirs)
+    with pytest.raises(DuplicateName):
+        registry(own, theirs)
+    replaced = registry(theirs, own, overrides={("scheduler", "continuous"): "mine"})
+    assert replaced.create("scheduler", "continuous", None) == "theirs"
+    assert replaced.create("scheduler", "llmkit/continuous", None) == "core"
+    assert replaced.names("scheduler") == ["continuous"]
