@@ -265,29 +265,29 @@ def server_config(**server: Any) -> Config:
 async def serving(front: LocalFront, plugins: Any = None) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a real HTTP server around ``front``."""
     app = build_app(front, plugins or plugins_of(*BUILT_IN), front.config)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            port=0,
-            root_path=front.config.server.root_path,
-            lifespan="off",
-            log_config=None,
-            timeout_graceful_shutdown=1,
-        )
+    config = uvicorn.Config(
+        app, port=0, root_path=front.config.server.root_path, lifespan="off", log_config=None
     )
-    server.install_signal_handlers = lambda: None
-    task = asyncio.create_task(server._serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    config.load()
+    server = uvicorn.Server(config)
+    # Only what a test needs of uvicorn's own life: its main loop and its shutdown mostly sleep.
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    (listener,) = server.servers
+    port = listener.sockets[0].getsockname()[1]
     try:
         async with httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False
         ) as client:
             yield client
     finally:
-        server.should_exit = True
-        await task
+        listener.close()
+        for task in server.server_state.tasks:
+            task.cancel()
+        await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
+        for connection in list(server.server_state.connections):
+            connection.transport.close()
+        await asyncio.sleep(0)
 
 
 BUILT_IN = (

@@ -1,0 +1,189 @@
+"""Plain completions over a real HTTP server and a scripted engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from llmkit.contracts import FinishReason
+from llmkit.testing.http import StreamedAnswer, validate_stream
+from tests.core.server.local_front import LocalFront, Script, serving
+
+URL = "/v1/completions"
+
+
+@pytest.fixture
+async def front() -> LocalFront:
+    front = LocalFront()
+    # Each prompt is answered with itself, so that crossed choices would show.
+    front.engine.script = lambda request: Script([bytes([i]) for i in request.prompt_ids])
+    return front
+
+
+@pytest.fixture
+async def client(front: LocalFront) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(front) as client:
+        yield client
+
+
+async def whole(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await client.post(URL, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def streamed(client: httpx.AsyncClient, **body: Any) -> StreamedAnswer:
+    async with client.stream("POST", URL, json={"stream": True, **body}) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        return validate_stream([line async for line in answer.aiter_lines()])
+
+
+async def refused(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await client.post(URL, json=body)
+    assert answer.status_code == 400, answer.text
+    return answer.json()["error"]
+
+
+async def test_a_whole_answer_has_openais_shape(client: httpx.AsyncClient) -> None:
+    answer = await whole(client, prompt="abc")
+    assert answer["id"].startswith("cmpl-")
+    assert answer["object"] == "text_completion"
+    assert answer["choices"] == [
+        {"index": 0, "text": "abc", "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+    ]
+    assert answer["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    "prompt", ["abc", ["abc", "de"], [97, 98], [[97], [98, 99], [100]], ["abc", [97, 98]]]
+)
+@pytest.mark.parametrize("n", [1, 2])
+async def test_choices_are_numbered_across_prompts(
+    front: LocalFront, client: httpx.AsyncClient, prompt: Any, n: int
+) -> None:
+    prompts = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
+    texts = [one if isinstance(one, str) else bytes(one).decode() for one in prompts for _ in range(n)]
+    body = {"prompt": prompt, "n": n, "logprobs": 1}
+    answer = await whole(client, **body)
+    assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts)))
+    assert [choice["text"] for choice in answer["choices"]] == texts
+    usage = answer["usage"]
+    assert usage["prompt_tokens"] == sum(map(len, texts)) // n
+    assert usage["completion_tokens"] == sum(len(text) + 1 for text in texts)
+    stream = await streamed(client, **body, stream_options={"include_usage": True})
+    assert [stream.choices[i].text for i in range(len(texts))] == texts
+    assert stream.usage == usage
+    for choice in answer["choices"]:
+        logprobs = choice["logprobs"]
+        pairs = list(zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True))
+        assert stream.choices[choice["index"]].logprobs == pairs
+    assert front.engine.running == set()
+
+
+async def test_silence_means_sixteen_tokens(front: LocalFront, client: httpx.AsyncClient) -> None:
+    await whole(client, prompt="abc")
+    assert front.engine.requests[0].max_tokens == 16
+
+
+async def test_logprobs_count_characters(front: LocalFront, client: httpx.AsyncClient) -> None:
+    front.says("a", "é", "b")
+    answer = await whole(client, prompt="x", logprobs=2)
+    logprobs = answer["choices"][0]["logprobs"]
+    assert answer["choices"][0]["text"] == "aéb"
+    assert logprobs["tokens"] == ["a", "\ufffd", "\ufffd", "b", "<|im_end|>"]
+    assert logprobs["text_offset"] == [0, 1, 1, 2, 3]
+    assert logprobs["token_logprobs"] == [-0.25] * 5
+    assert logprobs["top_logprobs"][0] == {"a": -0.25, "b": -1.25}
+    none = await whole(client, prompt="x", logprobs=0)
+    assert none["choices"][0]["logprobs"]["top_logprobs"][0] == {"a": -0.25}
+
+
+async def test_offsets_go_on_from_chunk_to_chunk(front: LocalFront, client: httpx.AsyncClient) -> None:
+    front.says("ab", "cd")
+    body = {"prompt": "xy", "logprobs": 0}
+    offsets = (await whole(client, **body))["choices"][0]["logprobs"]["text_offset"]
+    chunks = (await streamed(client, **body)).chunks
+    shown = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert [at for logprobs in shown if logprobs for at in logprobs["text_offset"]] == offsets
+
+
+@pytest.mark.parametrize("prompt", ["abc", [97, 98, 99]])
+async def test_echo_puts_the_prompt_first(client: httpx.AsyncClient, prompt: Any) -> None:
+    assert (await whole(client, prompt=prompt, echo=True))["choices"][0]["text"] == "abcabc"
+    assert (await streamed(client, prompt=prompt, echo=True, n=2)).choices[1].text == "abcabc"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": {}}, "prompt"),
+        ({"prompt": ["a", 5]}, "prompt[1]"),
+        ({"prompt": ["a", None]}, "prompt[1]"),
+        ({"prompt": [1, "a"]}, "prompt[1]"),
+        ({"prompt": [[1], [True]]}, "prompt[1][0]"),
+        ({"prompt": [True]}, "prompt[0]"),
+        ({"prompt": [300]}, "prompt"),
+        ({"prompt": ["a"] * 1025}, "prompt"),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "best_of": 2}, "best_of"),
+        ({"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"prompt": "a", "allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"prompt": "a" * 600}, "prompt"),
+    ],
+)
+async def test_a_wrong_field_is_named(
+    front: LocalFront, client: httpx.AsyncClient, body: dict[str, Any], param: str
+) -> None:
+    assert (await refused(client, **body))["param"] == param
+    assert front.engine.requests == []
+
+
+async def test_one_wrong_prompt_leaves_none_running(front: LocalFront, client: httpx.AsyncClient) -> None:
+    front.says("a", hang_after=0)
+    await refused(client, prompt=["a", "b", [300]])
+    assert front.engine.running == set()
+    assert front.generator.in_flight == 0
+
+
+async def test_a_hang_up_ends_every_prompt(front: LocalFront, client: httpx.AsyncClient) -> None:
+    front.says("a", "b", hang_after=1)
+    for stream in (False, True):
+        body = {"prompt": ["a", "b", "c"], "n": 2, "stream": stream}
+        task = asyncio.create_task(client.post(URL, json=body))
+        await until(lambda: len(front.engine.running) == 6)
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await until(lambda: not front.engine.running)
+        assert front.generator.in_flight == 0
+
+
+async def test_one_failing_prompt_fails_the_request(front: LocalFront, client: httpx.AsyncClient) -> None:
+    def script(request: Any) -> Script:
+        if request.prompt_ids == [98]:
+            return Script("b", finish=FinishReason.ERROR, error="no b")
+        return Script("a", hang_after=1)
+
+    front.engine.script = script
+    answer = await client.post(URL, json={"prompt": ["a", "b"]})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == "no b"
+    stream = await streamed(client, prompt=["a", "b"])
+    assert stream.error is not None
+    await until(lambda: not front.engine.running)
+
+
+async def until(holds: Any, timeout_s: float = 5.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not holds():
+            await asyncio.sleep(0.005)
