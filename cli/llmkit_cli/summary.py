@@ -13,7 +13,8 @@ from llmkit.config import Config
 
 SNIPPET = """\
 curl {url}/v1/chat/completions -H 'Content-Type: application/json'{curl_key} \\
-  -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+  -d '{{"model": "{model}", "temperature": 0,
+       "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
 python -c '
 from openai import OpenAI
@@ -21,6 +22,7 @@ client = OpenAI(base_url="{url}/v1", api_key="{key}")
 answer = client.chat.completions.create(
     model="{model}",
     messages=[{{"role": "user", "content": "What is the capital of France?"}}],
+    temperature=0,
 )
 print(answer.choices[0].message.content)'
 """
@@ -58,6 +60,8 @@ class Reporter:
     def _summary(self, front: Any, url: str) -> Table:
         ready = front.ready
         table = Table(title="llmkit is ready", show_header=False, title_justify="left")
+        table.add_column()
+        table.add_column(overflow="fold")
         names = ", ".join(front.services.model.names)
         table.add_row("model", f"{names} ({self._opened.info.architecture}, {self._opened.files.path})")
         table.add_row("weights", f"{ready.weight_bytes / 2**20:.0f} MiB read per pass")
