@@ -104,18 +104,17 @@ class Registry:
                     f"plugin {entry.owner!r} registers {entry.kind} {entry.name!r} more than once"
                 )
             if (holder.protected or entry.protected) and given_to not in (entry.owner, holder.owner):
-                raise DuplicateName(self._taken(entry, f"plugin {holder.owner!r}", holder.protected))
+                whose = "built-in plugin" if holder.protected else "plugin"
+                raise DuplicateName(self._taken(entry, f"{whose} {holder.owner!r}"))
         core_name = entry.name in CORE_NAMES.get(entry.kind, ())
         if core_name and not entry.protected and given_to != entry.owner:
-            raise DuplicateName(self._taken(entry, "llmkit itself", True))
+            raise DuplicateName(self._taken(entry, "llmkit itself"))
 
     @staticmethod
-    def _taken(entry: Entry, holder: str, protected: bool) -> str:
-        whose = "built-in " if protected else ""
+    def _taken(entry: Entry, holder: str) -> str:
         return (
-            f"plugin {entry.owner!r} registers {entry.kind} {entry.name!r}, which is the name of a "
-            f"{whose}{entry.kind} of {holder}; --override {entry.kind}:{entry.name}={entry.owner} would let "
-            "it replace that one"
+            f"plugin {entry.owner!r} registers {entry.kind} {entry.name!r}, a name that {holder} has; "
+            f"--override {entry.kind}:{entry.name}={entry.owner} would give it away"
         )
 
     # ---- reading ----
@@ -191,10 +190,6 @@ class Registry:
         except Exception as error:
             error.add_note(f"while plugin {entry.owner!r} made {kind} {name!r}")
             raise
-
-    def options(self, owner: str) -> Any:
-        """A plugin's frozen options object, None if it declares none or registered nothing."""
-        return self._options.get(owner)
 
     # ---- names ----
 

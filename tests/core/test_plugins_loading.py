@@ -371,9 +371,8 @@ def test_routes_exist_only_when_enabled(examples: Path) -> None:
     by_need = load_plugins(PluginConfig(), {"command": "hello"}).registry
     assert by_need.get("command", "hello").traits["help"] == "Greet somebody."
     assert by_need.find("routes", "hello") is None
-    enabled = load_plugins(PluginConfig(plugin=("hello",), plugin_option=("hello.greeting=Hi",)))
+    enabled = load_plugins(PluginConfig(plugin=("hello",)))
     assert enabled.registry.get("routes", "hello").owner == "hello"
-    assert enabled.options("hello").greeting == "Hi"
 
 
 def test_a_command_nobody_has_is_left_to_the_command_line(examples: Path) -> None:

@@ -88,7 +88,7 @@ def test_an_unknown_name_lists_the_known_and_the_nearest() -> None:
 
 def test_a_plugin_registers_all_or_nothing() -> None:
     filled = registry(entry("taken", "builtin", builtin=True))
-    with pytest.raises(DuplicateName, match=r"'mine' registers attention 'taken'.*of plugin 'builtin'"):
+    with pytest.raises(DuplicateName, match=r"'mine' registers attention 'taken'.*built-in plugin 'builtin'"):
         filled.add([entry("free"), entry("taken")])
     assert filled.names("attention") == ["taken"]
 

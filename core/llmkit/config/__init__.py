@@ -1,4 +1,4 @@
-"""Configuration: frozen dataclasses by subject, merged once (``sources``) and resolved once (``resolve``)."""
+"""Configuration: frozen dataclasses by subject, merged from every source once (``sources``)."""
 
 from __future__ import annotations
 

@@ -160,21 +160,22 @@ class _Loader:
         fatal = [r for r in self._records if r.wanted_by and r.state != "loaded"]
         if fatal:
             raise UsageError("; ".join(f"{r.wanted_by}: {r.line}" for r in fatal))
-        if not self._config.load:
-            for record_ in broken:
-                _log.warning("%s; it is left out (--block-plugin %s hides this)", record_.line, record_.name)
         for (kind, name), plugin in self._overrides.items():
             self._check_override(kind, name, plugin)
         for kind, name in needed.items():
             if kind not in _OPEN_KINDS and not self._is_known(kind, name):
                 self._unknown(kind, name, broken)
+        if self._config.load:
+            return  # the parent has told of the others
+        for record_ in broken:
+            _log.warning("%s; it is left out (--block-plugin %s hides this)", record_.line, record_.name)
 
     def result(self) -> Plugins:
         others = [r for r in self._records if r.state != "loaded"]
         return Plugins(
             self._registry,
             [self._row(r) for r in sorted([*self._loaded, *others], key=lambda r: not r.plugin.builtin)],
-            {r.name: r.options for r in self._loaded},
+            [r.name for r in self._loaded],
             [
                 replace(implementation, options=r.options)
                 for r in self._loaded

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from llmkit.plugins.recorder import Implementation
 from llmkit.registry import Registry
@@ -38,26 +38,18 @@ class Plugins:
         self,
         registry: Registry,
         rows: Iterable[PluginRow],
-        options: Mapping[str, Any],
+        names: Iterable[str],
         active: Iterable[Implementation],
     ) -> None:
         self.registry = registry
         self._rows = list(rows)
-        self._options = dict(options)
-        self._active = sorted(active, key=lambda implementation: implementation.rank)
-
-    @property
-    def names(self) -> tuple[str, ...]:
+        self.names = tuple(names)
         """Those loaded, in order: what a child process gets as ``PluginConfig.load``."""
-        return tuple(self._options)
+        self._active = sorted(active, key=lambda implementation: implementation.rank)
 
     def table(self) -> list[PluginRow]:
         """Built-ins, then third parties in the order they were loaded, then the others by name."""
         return list(self._rows)
-
-    def options(self, name: str) -> Any:
-        """A loaded plugin's frozen options, None if it declares none."""
-        return self._options[name]
 
     def implementations(self, hook_name: str) -> list[Implementation]:
         """Those of a ``prepare_*`` hook that run, in order: built-ins' and enabled plugins' only."""
