@@ -16,6 +16,7 @@ from llmkit.contracts import ModelFiles, Progress, SourceRequest
 from llmkit_loaders.sources.files import gguf_models, gguf_parts, shortened, with_quantization
 
 _REFERENCE = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quantization>[\w.-]+))?$")
+TIMEOUT_S = 15.0
 _HELPERS = (".json", ".jinja", ".model", ".tiktoken")
 _HELPER_NAMES = ("vocab.txt", "merges.txt")
 
@@ -59,7 +60,9 @@ class HubSource:
         if constants.HF_HUB_OFFLINE:
             return None
         try:
-            return list(HfApi().list_repo_files(repo, revision=request.revision))
+            # Not list_repo_files, which retries for half a minute where there is no network.
+            info = HfApi().model_info(repo, revision=request.revision, timeout=TIMEOUT_S)
+            return [sibling.rfilename for sibling in info.siblings or []]
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
             raise _not_found(repo, request, error) from error
         except Exception as error:
