@@ -68,7 +68,7 @@ def open_model(config: Config, components: Registry, progress: Progress) -> Open
 def open_frontend(config: Config, opened: OpenedModel, components: Registry) -> FrontModel:
     """Tokenizer, chat template, sampling defaults and ends of sequence; may take a second or two.
 
-    ``--tokenizer`` brings its own chat template where it has one.
+    ``--tokenizer`` brings its own chat template where its files have one beside a config.
 
     :raises UsageError: a flag names what is not there. :raises CheckpointError: a file is damaged.
     """
@@ -129,12 +129,17 @@ def _read_info(name: str, spec: LoaderSpec, components: Registry) -> CheckpointI
 def _tokenizer_files(
     config: Config, opened: OpenedModel, components: Registry
 ) -> tuple[ModelFiles, CheckpointInfo]:
-    """Files of ``--tokenizer`` and what they say; a folder without a model has the model's own info."""
+    """Files of ``--tokenizer`` and what they say; where no loader can read them, the model's own info.
+
+    Nobody needs its weights, so ``dummy``, which reads a config alone, is as good as any.
+    """
     assert config.model.tokenizer is not None
     files = _resolve(config.model.tokenizer, config, components, lambda phase, fraction: None)
     spec = LoaderSpec(files)
-    usable = components.usable("loader", spec)
-    return files, _read_info(usable[0], spec, components) if usable else opened.info
+    for entry in components.entries("loader"):
+        if entry.auto and (entry.refuses is None or entry.refuses(spec) is None):
+            return files, _read_info(components.name_of(entry), spec, components)
+    return files, opened.info
 
 
 # ---- templates and defaults ----
