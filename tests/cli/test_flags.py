@@ -20,13 +20,30 @@ def setting(output: str, name: str) -> tuple[str, str]:
 def test_help_names_every_command(llmkit: Run) -> None:
     shown = llmkit("--help")
     assert shown.returncode == 0
-    for name in ("serve", "chat", "complete", "tokenize", "detokenize", "plugins", "version", "pull", "bench"):
+    for name in (
+        "serve",
+        "chat",
+        "complete",
+        "tokenize",
+        "detokenize",
+        "plugins",
+        "version",
+        "pull",
+        "bench",
+    ):
         assert f"\n  {name} " in shown.stdout
 
 
 def test_serve_help_has_the_flags_of_every_section(llmkit: Run) -> None:
     shown = llmkit("serve", "--help").stdout
-    for flag in ("--max-model-len", "--block-size", "--max-num-seqs", "--attn", "--api-key", "--plugin-option"):
+    for flag in (
+        "--max-model-len",
+        "--block-size",
+        "--max-num-seqs",
+        "--attn",
+        "--api-key",
+        "--plugin-option",
+    ):
         assert flag in shown
 
 
@@ -130,9 +147,7 @@ def test_variables_of_kubernetes_are_ignored_and_unknown_ones_warn(llmkit: Run, 
 
 
 def test_shell_completion_offers_flags(llmkit: Run) -> None:
-    offered = llmkit(
-        _LLMKIT_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="llmkit serve --max-mo"
-    ).stdout
+    offered = llmkit(_LLMKIT_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="llmkit serve --max-mo").stdout
     assert "--max-model-len" in offered
 
 

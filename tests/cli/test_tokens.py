@@ -11,38 +11,47 @@ import pytest
 
 from tests.cli.conftest import Run
 
+NO_WEIGHTS = ("--load-format", "dummy")
+
 
 def test_tokenize_and_back_from_argument_file_and_stdin(llmkit: Run, model: str, tmp_path: Path) -> None:
     text = "né 🎉\n"
     file = tmp_path / "text"
     file.write_text(text)
     ids = " ".join(str(byte) for byte in text.encode())
-    assert llmkit("tokenize", model, text).stdout.strip() == ids
-    assert llmkit("tokenize", model, "--file", str(file)).stdout.strip() == ids
-    assert llmkit("tokenize", model, stdin=text).stdout.strip() == ids
-    assert llmkit("detokenize", model, *ids.split()).stdout == text + "\n"
-    assert llmkit("detokenize", model, stdin=f"[{ids.replace(' ', ', ')}]").stdout == text + "\n"
-    assert json.loads(llmkit("detokenize", model, "--json", stdin=ids).stdout) == {"text": text}
+    assert llmkit("tokenize", model, *NO_WEIGHTS, text).stdout.strip() == ids
+    assert llmkit("tokenize", model, *NO_WEIGHTS, "--file", str(file)).stdout.strip() == ids
+    assert llmkit("tokenize", model, *NO_WEIGHTS, stdin=text).stdout.strip() == ids
+    assert llmkit("detokenize", model, *NO_WEIGHTS, *ids.split()).stdout == text + "\n"
+    assert llmkit("detokenize", model, *NO_WEIGHTS, stdin=f"[{ids.replace(' ', ', ')}]").stdout == text + "\n"
+    assert json.loads(llmkit("detokenize", model, *NO_WEIGHTS, "--json", stdin=ids).stdout) == {"text": text}
 
 
 def test_outputs(llmkit: Run, model: str) -> None:
-    assert llmkit("tokenize", model, "ab", "-o", "count").stdout == "2\n"
-    assert llmkit("tokenize", model, "ab", "-o", "pieces").stdout == "97\t'a'\n98\t'b'\n"
-    shown = json.loads(llmkit("tokenize", model, "ab", "-o", "json").stdout)
+    assert llmkit("tokenize", model, *NO_WEIGHTS, "ab", "-o", "count").stdout == "2\n"
+    assert llmkit("tokenize", model, *NO_WEIGHTS, "ab", "-o", "pieces").stdout == "97\t'a'\n98\t'b'\n"
+    shown = json.loads(llmkit("tokenize", model, *NO_WEIGHTS, "ab", "-o", "json").stdout)
     assert shown == {"count": 2, "tokens": [97, 98], "pieces": ["a", "b"]}
-    assert "ab" in llmkit("tokenize", model, "ab", "-o", "colours").stdout
+    assert "ab" in llmkit("tokenize", model, *NO_WEIGHTS, "ab", "-o", "colours").stdout
 
 
 def test_chat_renders_messages_and_tools(llmkit: Run, model: str) -> None:
     messages = [{"role": "user", "content": "hi"}]
-    shown = llmkit("tokenize", model, "--chat", json.dumps(messages), "-o", "ids")
+    shown = llmkit("tokenize", model, *NO_WEIGHTS, "--chat", json.dumps(messages), "-o", "ids")
     assert shown.returncode == 0, shown.stderr
-    rendered = llmkit("detokenize", model, stdin=shown.stdout).stdout
+    rendered = llmkit("detokenize", model, *NO_WEIGHTS, stdin=shown.stdout).stdout
     assert "hi" in rendered
     assert "assistant" in rendered
-    closed = llmkit("tokenize", model, "--chat", "--no-generation-prompt", json.dumps(messages)).stdout
+    closed = llmkit(
+        "tokenize", model, *NO_WEIGHTS, "--chat", "--no-generation-prompt", json.dumps(messages)
+    ).stdout
     assert len(closed.split()) < len(shown.stdout.split())
-    assert llmkit("tokenize", model, "--chat", json.dumps({"messages": messages, "tools": []})).returncode == 0
+    assert (
+        llmkit(
+            "tokenize", model, *NO_WEIGHTS, "--chat", json.dumps({"messages": messages, "tools": []})
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,13 +66,20 @@ def test_chat_renders_messages_and_tools(llmkit: Run, model: str) -> None:
     ],
 )
 def test_bad_input_is_exit_code_2(llmkit: Run, model: str, words: list[str], said: str) -> None:
-    ended = llmkit(words[0], model, *words[1:])
+    ended = llmkit(words[0], model, *NO_WEIGHTS, *words[1:])
     assert ended.returncode == 2
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("words", [["tokenize", "MODEL", "a"], ["detokenize", "MODEL", "97"], ["plugins", "list"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tokenize", "MODEL", *NO_WEIGHTS, "a"],
+        ["detokenize", "MODEL", *NO_WEIGHTS, "97"],
+        ["plugins", "list"],
+    ],
+)
 def test_no_torch_and_no_transformers(model: str, words: list[str]) -> None:
     words = [model if word == "MODEL" else word for word in words]
     check = (
