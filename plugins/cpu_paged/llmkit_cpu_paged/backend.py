@@ -20,6 +20,7 @@ from llmkit.contracts import (
 )
 from llmkit.contracts.attention import GraphSupport
 from llmkit_cpu_paged import kernels
+from llmkit_cpu_paged.jit import compile_for
 from llmkit_cpu_paged.simd import LANES
 from llmkit_cpu_paged.team import Team
 
@@ -158,17 +159,11 @@ def _constants(spec: AttentionSpec, block_size: int) -> tuple[Any, ...]:
 
 
 def _compile(activations: Any, storage: Any) -> None:
-    """Make the two kernels for these dtypes now, or take them from disk, rather than in the first step."""
+    """Make the kernels for these dtypes now rather than in the first step."""
     act, kv = (numba.from_dtype(np.dtype(dtype)) for dtype in (activations, storage))
     heads, cache = numba.types.Array(act, 3, "A"), numba.types.Array(kv, 2, "A")
     vector, matrix = numba.types.Array(numba.int32, 1, "A"), numba.types.Array(numba.int32, 2, "A")
-    integer, real = numba.int64, numba.float32
-    kernels.store_kv.compile((heads, heads, vector, cache, *[integer] * 4))
-    counter = numba.types.Array(numba.int64, 1, "C")
-    kernels.attend.compile(
-        (
-            *(heads, heads, cache, matrix, vector, vector),
-            *(numba.types.Array(numba.int32, 2, "C"), integer, counter),
-            *(integer, integer, integer, integer, integer, integer, real, real),
-        )
-    )
+    counter, integer, real = numba.types.Array(numba.int64, 1, "C"), numba.int64, numba.float32
+    compile_for(kernels.store_kv, (heads, heads, vector, cache, *[integer] * 4))
+    layout = (matrix, vector, vector, matrix, integer, counter)
+    compile_for(kernels.attend, (heads, heads, cache, *layout, *[integer] * 6, real, real))

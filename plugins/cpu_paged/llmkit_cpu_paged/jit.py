@@ -33,6 +33,16 @@ def kernel(function: Callable[..., Any]) -> Any:
         config.CACHE_DIR = before
 
 
+def compile_for(dispatcher: Any, signature: tuple[Any, ...]) -> None:
+    """Compile a kernel for these argument types, or take it from disk.
+
+    Calls convert their arguments to a type compiled for; they never compile.
+    """
+    dispatcher.disable_compile(False)
+    dispatcher.compile(signature)
+    dispatcher.disable_compile()
+
+
 def inline(function: Callable[..., Any]) -> Any:
     """A function that kernels call, made part of each."""
     return numba.njit(forceinline=True)(function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llmkit import hookimpl
@@ -10,8 +11,11 @@ from llmkit.contracts import (
     BackendSpec,
     LinearEnv,
     LinearMethod,
+    OpName,
+    OpsEnv,
     RegisterAttention,
     RegisterLinearMethod,
+    RegisterOps,
 )
 
 KV_DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -28,6 +32,11 @@ def register_attention_backends(register: RegisterAttention) -> None:
 def register_linear_methods(register: RegisterLinearMethod) -> None:
     register("fp16-weights", make_fp16_weights, refuses=refuses_fp16_weights, priority=20)
     register("packed", make_packed, refuses=refuses_packed, priority=10)
+
+
+@hookimpl
+def register_ops(register: RegisterOps) -> None:
+    register("cpu-fused", make_ops, refuses=refuses_ops, priority=10)
 
 
 def make_attention(spec: BackendSpec, options: Any) -> AttentionBackend:
@@ -75,6 +84,16 @@ def refuses_packed(env: LinearEnv) -> str | None:
     from llmkit_cpu_paged.linear import missing_packed
 
     return missing_packed()
+
+
+def make_ops(env: OpsEnv, options: Any) -> dict[OpName, Callable[..., Any]]:
+    from llmkit_cpu_paged.ops import CpuOps
+
+    return CpuOps(env.num_threads).table()
+
+
+def refuses_ops(env: OpsEnv) -> str | None:
+    return _not_fp32_on_cpu(env.device, env.dtype) or _missing_numba(half=False)
 
 
 def _not_fp32_on_cpu(device: str, dtype: str) -> str | None:

@@ -156,6 +156,16 @@ def keep(typingctx: Any, value: Any, low: Any, high: Any, other: Any) -> Any:
 
 
 @instruction
+def first(typingctx: Any, value: Any) -> Any:
+    """The first lane."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.extract_element(args[0], ir.Constant(_I32, 0))
+
+    return types.float32(lanes), codegen
+
+
+@instruction
 def largest(typingctx: Any, value: Any) -> Any:
     def larger(builder: Any, a: Any, b: Any) -> Any:
         return builder.select(builder.fcmp_unordered(">", a, b), a, b)
