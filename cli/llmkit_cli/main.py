@@ -51,9 +51,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         name = next((word for word in words if not word.startswith("-")), None)
         app = build_app(name)
-        if name in COMMANDS and COMMANDS[name].configurable and not {"-h", "--help"} & set(words):
+        if name is not None and not {"-h", "--help"} & set(words):
             place = words.index(name) + 1
-            words = [*words[:place], *_adapted(COMMANDS[name], words[place:])]
+            words = [*words[:place], *_adapted(name, words[place:])]
         app(args=words, prog_name="llmkit")
     except LlmkitError as error:
         if debug:
@@ -114,7 +114,10 @@ def _add(app: typer.Typer, name: str, command: typer.Typer | Callable[..., Any],
         app.command(name, help=help)(command)
 
 
-def _adapted(command: Command, words: Sequence[str]) -> list[str]:
+def _adapted(name: str, words: Sequence[str]) -> Sequence[str]:
+    command = COMMANDS.get(name)
+    if command is None or not command.configurable:
+        return words
     from llmkit_cli.arguments import adapt, known_flags
 
     return adapt(words, *known_flags(_load(command)))

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
-from llmkit.assemble.model import FrontModel, open_frontend
+from llmkit.assemble.model import open_frontend
 from rich.console import Console
 from rich.text import Text
 
 from llmkit.config import Config, sources
 from llmkit.errors import UsageError
+from llmkit.frontend.services import FrontModel
 from llmkit_cli import opening
 from llmkit_cli.arguments import configurable
 
