@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from llmkit.engine.core import EngineCore
-from llmkit.errors import EngineError, LlmkitError
+from llmkit.errors import EngineError, LlmkitError, StartupError, UsageError
 from llmkit.messages import (
     AbortRequests,
     AddRequest,
@@ -140,7 +140,12 @@ class EngineLoop:
 
 
 def failure(error: BaseException, *, during: str) -> EngineFailed:
-    """What the front is told: our own errors in their words, others with where they came from."""
+    """What the front is told: our own errors in their words, others with where they came from.
+
+    What a user can mend (a flag, a model, a machine too small) comes without a traceback.
+    """
+    if isinstance(error, StartupError | UsageError):
+        return EngineFailed(str(error), error.exit_code)
     detail = "".join(traceback.format_exception(error))
     if isinstance(error, LlmkitError):
         return EngineFailed(str(error), error.exit_code, detail)

@@ -277,7 +277,7 @@ async def serving(front: LocalFront, plugins: Any = None) -> AsyncIterator[httpx
     port = listener.sockets[0].getsockname()[1]
     try:
         async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False
+            base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False, verify=False
         ) as client:
             yield client
     finally:

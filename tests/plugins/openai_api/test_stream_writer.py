@@ -44,7 +44,7 @@ CHOICE = st.tuples(st.lists(EVENTS, max_size=8), END)
 
 
 @given(choices=st.lists(CHOICE, min_size=1, max_size=4), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_stream_is_valid_and_equals_the_fold(
     choices: list[tuple[list[Event], Finished]], data: st.DataObject
 ) -> None:
