@@ -214,16 +214,9 @@ class _Batch:
 
     def run(self, engine: InprocClient) -> list[Output]:
         """Generate; whatever happens, nothing of it stays in the engine."""
-        for request in itertools.chain.from_iterable(self._requests):
-            self._folds[request.request_id] = ChoiceFold()
-            if request.max_tokens == 0:
-                self._folds[request.request_id].add(Finished(FinishReason.LENGTH))
-            else:
-                self._pipelines[request.request_id] = OutputPipeline(
-                    self._tokenizer, request.prompt_ids, request.params
-                )
-                engine.add(request)
         try:
+            for request in itertools.chain.from_iterable(self._requests):
+                self._enter(request, engine)
             for output in engine.outputs():
                 self._route(output, engine)
         finally:
@@ -231,6 +224,15 @@ class _Batch:
         if self._pipelines:
             raise EngineError(f"the engine left {len(self._pipelines)} choices without an end")
         return [self._output(requests) for requests in self._requests]
+
+    def _enter(self, request: AddRequest, engine: InprocClient) -> None:
+        fold = self._folds[request.request_id] = ChoiceFold()
+        if request.max_tokens == 0:
+            fold.add(Finished(FinishReason.LENGTH))
+            return
+        pipeline = OutputPipeline(self._tokenizer, request.prompt_ids, request.params)
+        self._pipelines[request.request_id] = pipeline
+        engine.add(request)
 
     def _route(self, output: StepOutput, engine: InprocClient) -> None:
         pipeline = self._pipelines.get(output.request_id)

@@ -25,7 +25,14 @@ class EngineDirectory:
     """A private directory (0700) for the sockets of one engine; gone after :meth:`remove`."""
 
     def __init__(self, longest_name: str) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="llmkit-"))
+        """:raises StartupError: there is no place for it, or the path is too long for a socket."""
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix="llmkit-"))
+        except OSError as error:
+            raise StartupError(
+                f"no temporary directory can be made for the engine's sockets: {error}; set TMPDIR to a"
+                " directory that can be written"
+            ) from error
         if len(os.fsencode(self.path / longest_name)) > _LONGEST_SOCKET_PATH:
             self.remove()
             raise StartupError(

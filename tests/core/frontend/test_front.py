@@ -322,6 +322,12 @@ def test_a_directory_too_long_for_sockets_is_refused_by_name(monkeypatch):
         assert list(deep.iterdir()) == []
 
 
+def test_no_place_for_a_directory_is_said(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/self/no-such-place")
+    with pytest.raises(StartupError, match="set TMPDIR"):
+        EngineDirectory("engine.out")
+
+
 async def test_kill_of_the_front_ends_the_engine():
     """It sees the end of its standard input: no other process may hold the other end."""
     process = await asyncio.create_subprocess_exec(
