@@ -21,7 +21,7 @@ from llmkit_loaders.fast_tokenizer import set_begin_and_end
 from llmkit_loaders.gguf_file import GgufFile, Strings
 from llmkit_loaders.token_bytes import BYTE_TO_CHAR, CHAR_TO_BYTE
 
-_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _SPACE = "▁"
 
@@ -47,7 +47,7 @@ def build(gguf: GgufFile) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
         backend = builders[kind](vocabulary)
     except ValueError as error:
         raise CheckpointError(f"{gguf.path}: its tokenizer is corrupt: {error}") from error
-    backend.add_special_tokens(vocabulary.added(_CONTROL, special=True))
+    backend.add_special_tokens(vocabulary.added(_UNKNOWN, _CONTROL, special=True))
     backend.add_tokens(vocabulary.added(_USER_DEFINED, special=False))
     special = _special_tokens(gguf, vocabulary.tokens)
     # llama.cpp adds BOS to a sentencepiece or Llama 3 vocabulary whose file does not say otherwise.
@@ -82,11 +82,11 @@ class _Vocabulary:
         pre = gguf.metadata.get("tokenizer.ggml.pre", "default")
         return _Vocabulary(gguf, tokens.decode(), types.tolist(), str(pre))
 
-    def added(self, kind: int, *, special: bool) -> list[AddedToken]:
+    def added(self, *kinds: int, special: bool) -> list[AddedToken]:
         return [
             AddedToken(token, normalized=False, special=special)
             for token, type in zip(self.tokens, self.types, strict=True)
-            if type == kind and token
+            if type in kinds and token
         ]
 
     def merges(self) -> list[tuple[str, str]] | None:
