@@ -10,7 +10,7 @@ from llmkit.plugins import load_plugins
 from rich.console import Console
 from rich.table import Table
 
-from llmkit.config import sources
+from llmkit.config import flags, sources
 from llmkit_cli.arguments import configurable
 
 plugins = typer.Typer(help="What is installed, loaded or refused, and why.", no_args_is_help=True)
@@ -23,14 +23,18 @@ def group() -> None:
     """What is installed, loaded or refused, and why."""
 
 
-@configurable("plugins")
+@configurable("model", "scheduler", "parallel", "plugins")
 def list_plugins(
     loaded: sources.Loaded,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     every: Annotated[bool, typer.Option("--all", help="import installed third-party plugins too")] = False,
 ) -> None:
-    """List plugins with state, cause, distribution, version and what they registered."""
-    table = load_plugins(loaded.config.plugins, {}, import_all=every).table()
+    """List plugins with state, cause, distribution, version and what they registered.
+
+    Given the flags of ``serve``, it loads what that would load.
+    """
+    needed = flags.needed(loaded.config)
+    table = load_plugins(loaded.config.plugins, needed, import_all=every).table()
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(table)).decode())
         return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmkit.assemble.model import OpenedModel
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from llmkit.assemble.model import OpenedModel
 from llmkit.config import Config
 
 SNIPPET = """\

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
-from llmkit.assemble.model import open_frontend
 from rich.console import Console
 from rich.text import Text
 
+from llmkit.assemble.model import open_frontend
 from llmkit.config import Config, sources
 from llmkit.errors import UsageError
 from llmkit.frontend.services import FrontModel
