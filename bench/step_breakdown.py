@@ -163,10 +163,8 @@ def _prompt(row: int) -> list[int]:
 
 
 def _median_gap(stamps: list[list[float]]) -> float:
-    gaps = [
-        b - a for row in stamps for a, b in zip(row[len(stamps) + 2 :], row[len(stamps) + 3 :], strict=False)
-    ]
-    return statistics.median(gaps)
+    settled = [row[len(stamps) + 2 :] for row in stamps]
+    return statistics.median(after - before for row in settled for before, after in pairwise(row))
 
 
 def _ignore(phase: str, fraction: float) -> None:

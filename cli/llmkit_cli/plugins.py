@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from llmkit.plugins import load_plugins
 from rich.console import Console
 from rich.table import Table
 
 from llmkit.config import flags, sources
+from llmkit.plugins import load_plugins
 from llmkit_cli.arguments import configurable
 
 plugins = typer.Typer(help="What is installed, loaded or refused, and why.", no_args_is_help=True)
