@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -25,6 +26,8 @@ from llmkit.frontend.output import OutputPipeline
 from llmkit.frontend.prepare import Preparer
 from llmkit.frontend.requests import Limits, make_requests
 from llmkit.types import FinishReason
+
+logger = logging.getLogger(__name__)
 
 _LONG_TEXT = 4096
 """Characters from which tokenizing is worth a thread: it takes a millisecond and more."""
@@ -51,6 +54,7 @@ class FrontGenerator:
         self._preparer = preparer
         self._observers = observers or Observers()
         self._capacity = config.scheduler.max_num_seqs + config.scheduler.max_queue
+        self._logs_requests = config.server.enable_log_requests
         self._in_flight = 0
         self._closed: Callable[[], EngineError] | None = None
 
@@ -77,6 +81,14 @@ class FrontGenerator:
         # No await from here on: what was checked still holds when the requests are sent.
         self._check_open()
         self._enter(len(requests))
+        if self._logs_requests:
+            logger.info(
+                "request %s (%s): %d prompt tokens, %s",
+                requests[0].request_id.rpartition("-")[0],
+                context.request_id,
+                len(prompt_ids),
+                params,
+            )
         try:
             return EngineGeneration(
                 requests, self._client, self._tokenizer, self._leave, self._observers.tell

@@ -38,6 +38,7 @@ def run(front: Front, plugins: Plugins, config: Config, on_state: OnState | None
 
     :raises StartupError: the address cannot be had.
     """
+    _log_to_stderr(config.server.log_level)
     listener = Listener(config.server)
     try:
         app = build_app(front, plugins, config)
@@ -45,6 +46,14 @@ def run(front: Front, plugins: Plugins, config: Config, on_state: OnState | None
             return runner.run(_Life(front, app, config, listener, on_state).run())
     finally:
         listener.close()
+
+
+def _log_to_stderr(level: str) -> None:
+    """Unless the program has set up logging of its own."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if level != "debug":
+        # It tells of each phase of its own life, which is not the server's.
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
 class _Server(uvicorn.Server):

@@ -29,7 +29,7 @@ from llmkit_openai_api.wire import CompletionChoice, CompletionLogprobs, Envelop
 
 ROUTE = "/v1/completions"
 DEFAULT_MAX_TOKENS = 16
-"""OpenAI's, for a request and a model that name none."""
+"""OpenAI's, for a request that names none."""
 MAX_PROMPTS = 1024
 
 
@@ -158,16 +158,12 @@ def _check(body: CompletionRequest, services: Services) -> None:
             "echo together with logprobs is not supported yet: prompt tokens have no logprobs here",
             param="echo",
         )
-    if body.max_tokens == 0:
-        raise RequestError("max_tokens 0 is not supported yet; ask for at least 1", param="max_tokens")
 
 
 async def _submit(
     body: CompletionRequest, prompts: Sequence[Prompt], request: Request, services: Services
 ) -> Choices:
-    max_tokens = body.max_tokens
-    if max_tokens is None and services.generation_defaults.get("max_tokens") is None:
-        max_tokens = DEFAULT_MAX_TOKENS
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     params = sampling_params(body, services, max_tokens=max_tokens, logprobs=body.logprobs)
     return await Choices.submit(services, prompts, params, request_context(body, request))
 

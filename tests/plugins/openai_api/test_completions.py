@@ -136,7 +136,7 @@ async def test_echo_puts_the_prompt_first(client: httpx.AsyncClient, prompt: Any
         ({"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
         ({"prompt": "a", "logprobs": True}, "logprobs"),
         ({"prompt": "a", "logprobs": 21}, "logprobs"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
         ({"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs"),
         ({"prompt": "a", "allowed_token_ids": [1]}, "allowed_token_ids"),
         ({"prompt": "a" * 600}, "prompt"),
