@@ -13,9 +13,8 @@ from llmkit.worker import limit_spinning
 
 limit_spinning()  # as the server does, before torch loads
 
-import torch  # noqa: E402
-
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
 
 from llmkit.config import PluginConfig  # noqa: E402
 from llmkit.contracts import (  # noqa: E402

@@ -1,7 +1,7 @@
 """Milliseconds of one step's linear layers, by method, at SmolLM2-135M's sizes.
 
-``python bench/linear.py`` prints a table: every usable method beside ``F.linear``, minima of one interleaved run,
-since machines differ and drift. ``--threads`` and ``--rows`` change the case.
+``python bench/linear.py`` prints a table: every usable method beside ``F.linear``, minima of one interleaved
+run, since machines differ and drift. ``--threads`` and ``--rows`` change the case.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
     print("rows".ljust(8), *(name.rjust(18) for name in names))
     for rows in args.rows:
         inputs = {width: torch.randn(rows, width) for width, _ in SHAPES.values()}
-        best = {name: (1e9, 1e9) for name in names}
+        best = dict.fromkeys(names, (1e9, 1e9))
         for _ in range(ROUNDS):
             for name, stack in stacks.items():
                 layers, head = stack.seconds(inputs, rows)

@@ -32,7 +32,7 @@ FEATURES: Mapping[str, AttentionSpec] = {
     "one KV head": replace(SPEC, num_heads=5, num_kv_heads=1),
     "head size 64": replace(SPEC, head_size=64, head_size_v=64, scale=0.125),
     "odd head size": replace(SPEC, head_size=20, head_size_v=20),
-    "narrow values": replace(SPEC, head_size=48, head_size_v=24),
+    "narrow values": replace(SPEC, head_size=48, head_size_v=24, scale=0.14),
     "window of 1": replace(SPEC, window=1),
     "window of 7": replace(SPEC, window=7),
     "window of 33": replace(SPEC, window=33),

@@ -14,11 +14,11 @@ from llmkit.contracts import (
     AttentionSpec,
     BackendSpec,
     BatchLayout,
+    GraphSupport,
     KVCacheSpec,
     KVMemory,
     LayerInputs,
 )
-from llmkit.contracts.attention import GraphSupport
 from llmkit_cpu_paged import kernels
 from llmkit_cpu_paged.jit import compile_for
 from llmkit_cpu_paged.simd import LANES

@@ -13,11 +13,11 @@ from llmkit.contracts import (
     AttentionSpec,
     BackendSpec,
     BatchLayout,
+    GraphSupport,
     KVCacheSpec,
     KVMemory,
     LayerInputs,
 )
-from llmkit.contracts.attention import GraphSupport
 
 
 class ReferencePlan:
