@@ -21,6 +21,8 @@ import pytest
 from llmkit.testing.http import ServerProcess, free_port, validate_stream
 
 SLOWLY = {"messages": [{"role": "user", "content": "slowly"}], "stream": True}
+ENDLESS = {**SLOWLY, "max_tokens": 3000, "ignore_eos": True}
+"""A minute's worth."""
 
 
 class OpenStream:
@@ -116,7 +118,7 @@ def test_a_signal_drains(scripted, number: int) -> None:
 
 def test_a_drain_has_an_end(scripted) -> None:
     server = scripted.start("--shutdown-timeout=0.3")
-    stream = OpenStream(server)
+    stream = OpenStream(server, ENDLESS)
     assert server.stop() == 0
     stream.join(5)
     assert validate_stream(stream.lines).error["type"] == "server_error"
@@ -124,12 +126,11 @@ def test_a_drain_has_an_end(scripted) -> None:
 
 def test_a_second_signal_stops_at_once(scripted) -> None:
     server = scripted.start()
-    stream = OpenStream(server)
+    stream = OpenStream(server, ENDLESS)
     server.process.send_signal(signal.SIGTERM)
     until(lambda: server.health()[0] == 503)
     server.process.send_signal(signal.SIGTERM)
-    # Far less than what the stream has left.
-    assert server.process.wait(2) == 1
+    assert server.process.wait(10) == 1
     stream.join(5)
     assert scripted.temporary_files(server) == []
 
@@ -155,6 +156,14 @@ def test_it_listens_before_it_is_ready_and_says_how_far_it_is(scripted) -> None:
         assert early.status_code == 503
         assert early.json()["error"]["code"] == "starting"
     server.wait_until_ready()
+
+
+def test_a_signal_while_it_starts_ends_it(scripted) -> None:
+    server = scripted.start(wait=False)
+    until(lambda: server.health() is not None)
+    assert server.stop() == 0
+    assert "Traceback" not in server.log
+    assert scripted.temporary_files(server) == []
 
 
 def test_a_start_that_fails_says_why_and_ends_with_1(scripted) -> None:
@@ -216,14 +225,7 @@ def test_every_route_of_a_real_server_needs_the_key(scripted) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_hang_up_frees_the_engine(scripted, stream: bool) -> None:
     server = scripted.start()
-    body = json.dumps(
-        {
-            "messages": [{"role": "user", "content": "slowly"}],
-            "max_tokens": 3000,
-            "ignore_eos": True,
-            "stream": stream,
-        }
-    ).encode()
+    body = json.dumps({**ENDLESS, "stream": stream}).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:

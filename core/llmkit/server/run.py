@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STATE_POLL_S = 0.1
+KEEP_ALIVE_S = 75
+"""Longer than clients and proxies keep an idle connection: the side that closes first must be theirs."""
 FLUSH_S = 5
 """After a drain: how long connections get to take the last of their answers."""
 DEATH_NOTICE_S = 1.0
@@ -86,6 +88,7 @@ class _Life:
                 proxy_headers=False,
                 backlog=BACKLOG,
                 root_path=config.server.root_path,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=FLUSH_S,
             )
         )
