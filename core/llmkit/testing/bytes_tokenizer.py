@@ -38,13 +38,11 @@ def write(
     """
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
-    _dump(root / "tokenizer.json", _tokenizer())
+    _dump(root / "tokenizer.json", _tokenizer(add_bos))
     tokenizer_config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": _SPECIAL[BOS_ID],
         "eos_token": _SPECIAL[EOS_ID],
-        "add_bos_token": add_bos,
-        "add_eos_token": False,
         "clean_up_tokenization_spaces": False,
     }
     if chat_template is not None:
@@ -63,7 +61,7 @@ def byte_alphabet() -> dict[int, str]:
     return spelling | {byte: chr(256 + place) for place, byte in enumerate(hidden)}
 
 
-def _tokenizer() -> dict[str, Any]:
+def _tokenizer(add_bos: bool) -> dict[str, Any]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",
@@ -75,7 +73,7 @@ def _tokenizer() -> dict[str, Any]:
             "trim_offsets": False,
             "use_regex": False,
         },
-        "post_processor": None,
+        "post_processor": _begin() if add_bos else None,
         "decoder": {
             "type": "ByteLevel",
             "add_prefix_space": False,
@@ -88,6 +86,18 @@ def _tokenizer() -> dict[str, Any]:
             | {text: i for i, text in _SPECIAL.items()},
             "merges": [],
         },
+    }
+
+
+def _begin() -> dict[str, Any]:
+    token = _SPECIAL[BOS_ID]
+    begin = {"SpecialToken": {"id": token, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [begin, first],
+        "pair": [begin, first, second],
+        "special_tokens": {token: {"id": token, "ids": [BOS_ID], "tokens": [token]}},
     }
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers.processors import TemplateProcessing
 
 from llmkit import CheckpointError
 from llmkit.contracts import TokenizerSpec
@@ -87,20 +86,6 @@ def open_tokenizer(spec: TokenizerSpec) -> FastTokenizer:
     return _from_directory(spec.files.root, spec.info.config)
 
 
-def set_begin_and_end(backend: tokenizers.Tokenizer, begin: str | None, end: str | None) -> None:
-    """Make ``encode`` put these special tokens around a text; None adds nothing on that side."""
-    tokens = [
-        (token, backend.token_to_id(token)) for token in dict.fromkeys((begin, end)) if token is not None
-    ]
-    # As a list, since a token's own text may hold what a template string would take for syntax.
-    template = [begin] if begin is not None else []
-    template += ["$A"]
-    template += [end] if end is not None else []
-    backend.post_processor = TemplateProcessing(
-        single=template, pair=[*template, "$B"], special_tokens=tokens
-    )
-
-
 def _from_directory(root: Path, config: Mapping[str, Any]) -> FastTokenizer:
     path = root / "tokenizer.json"
     backend = _load(path)
@@ -113,13 +98,8 @@ def _from_directory(root: Path, config: Mapping[str, Any]) -> FastTokenizer:
             token = backend.id_to_token(token_id) if token_id >= 0 else None
             if token is not None:
                 special[name] = token
-    # transformers replaces the file's own template wherever the config speaks of one of the two.
-    if backend.post_processor is None or "add_bos_token" in stated or "add_eos_token" in stated:
-        set_begin_and_end(
-            backend,
-            special.get("bos_token") if stated.get("add_bos_token") else None,
-            special.get("eos_token") if stated.get("add_eos_token") else None,
-        )
+    # Begin and end come from the file's own template: like AutoTokenizer, this does not ask the config's
+    # add_bos_token and add_eos_token where there is a tokenizer.json.
     return FastTokenizer(backend, special)
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
 
 from llmkit import CheckpointError, UnsupportedModel
 from llmkit.contracts import listing
-from llmkit_loaders.fast_tokenizer import set_begin_and_end
 from llmkit_loaders.gguf_file import GgufFile, Strings
 from llmkit_loaders.token_bytes import BYTE_TO_CHAR, CHAR_TO_BYTE
 
@@ -43,16 +43,13 @@ def build(gguf: GgufFile) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
             f"{gguf.path}: a tokenizer of kind {kind!r} is not built from GGUF metadata; known: "
             f"{listing(builders)}. Give one in the Hugging Face layout with --tokenizer"
         )
-    try:
-        backend = builders[kind](vocabulary)
-    except ValueError as error:
-        raise CheckpointError(f"{gguf.path}: its tokenizer is corrupt: {error}") from error
+    backend = builders[kind](vocabulary)
     backend.add_special_tokens(vocabulary.added(_UNKNOWN, _CONTROL, special=True))
     backend.add_tokens(vocabulary.added(_USER_DEFINED, special=False))
     special = _special_tokens(gguf, vocabulary.tokens)
     # llama.cpp adds BOS to a sentencepiece or Llama 3 vocabulary whose file does not say otherwise.
     adds_bos = kind == "llama" or vocabulary.pre in _LLAMA3_NAMES
-    set_begin_and_end(
+    _set_begin_and_end(
         backend,
         special.get("bos_token") if gguf.metadata.get("tokenizer.ggml.add_bos_token", adds_bos) else None,
         special.get("eos_token") if gguf.metadata.get("tokenizer.ggml.add_eos_token", False) else None,
@@ -114,6 +111,20 @@ def _special_tokens(gguf: GgufFile, tokens: list[str]) -> dict[str, str]:
             )
         special[name] = tokens[token_id]
     return special
+
+
+def _set_begin_and_end(backend: tokenizers.Tokenizer, begin: str | None, end: str | None) -> None:
+    """Make ``encode`` put these special tokens around a text; None adds nothing on that side."""
+    tokens = [
+        (token, backend.token_to_id(token)) for token in dict.fromkeys((begin, end)) if token is not None
+    ]
+    # As a list, since a token's own text may hold what a template string would take for syntax.
+    template = [begin] if begin is not None else []
+    template += ["$A"]
+    template += [end] if end is not None else []
+    backend.post_processor = TemplateProcessing(
+        single=template, pair=[*template, "$B"], special_tokens=tokens
+    )
 
 
 # ---- byte-level BPE ----
@@ -200,12 +211,21 @@ def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
         _spelt(token) if type == _NORMAL else token: i
         for i, (token, type) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
     }
-    backend = tokenizers.Tokenizer(BPE(vocab=vocab, merges=merges, ignore_merges=splitting.ignore_merges))
+    backend = _merging(vocabulary, vocab, merges, ignore_merges=splitting.ignore_merges)
     if splitting.nfc:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = splitting.pre_tokenizer()
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+def _merging(
+    vocabulary: _Vocabulary, vocab: dict[str, int], merges: list[tuple[str, str]], **options: Any
+) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer(BPE(vocab=vocab, merges=merges, **options))
+    except Exception as error:  # the library raises Exception itself
+        raise CheckpointError(f"{vocabulary.gguf.path}: its tokenizer is corrupt: {error}") from error
 
 
 def _spelt(token: str) -> str:
@@ -229,15 +249,13 @@ def _sentencepiece(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     if merges is None:
         merges = _implied_merges(tokens, _ranks(vocabulary, by_position=is_gemma))
     unknown = gguf.metadata.get("tokenizer.ggml.unknown_token_id")
-    has_unknown = isinstance(unknown, int) and 0 <= unknown < len(tokens)
-    backend = tokenizers.Tokenizer(
-        BPE(
-            vocab={token: i for i, token in enumerate(tokens)},
-            merges=merges,
-            fuse_unk=True,
-            byte_fallback=True,
-            unk_token=tokens[unknown] if has_unknown else None,  # type: ignore[index]
-        )
+    backend = _merging(
+        vocabulary,
+        {token: i for i, token in enumerate(tokens)},
+        merges,
+        fuse_unk=True,
+        byte_fallback=True,
+        unk_token=tokens[unknown] if isinstance(unknown, int) and 0 <= unknown < len(tokens) else None,
     )
     has_prefix = bool(gguf.metadata.get("tokenizer.ggml.add_space_prefix", not is_gemma))
     _set_spaces(backend, gguf.architecture, has_prefix)
