@@ -64,14 +64,15 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
 
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotate the first ``2 * cos.shape[1]`` entries of every head in place, halves paired (NeoX)."""
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    half = cos.shape[-1]
+    half = cos.shape[1]
+    cos, sin = cos[:, None, None], sin[:, None, None]
     for heads in (q, k):
-        low, high = heads[..., :half], heads[..., half : 2 * half]
-        new_low = (low * cos).sub_(high * sin)
-        new_high = (high * cos).add_(low * sin)
-        low.copy_(new_low)
-        high.copy_(new_high)
+        pairs = heads[..., : 2 * half].view(*heads.shape[:2], 2, half)
+        low_cos, high_cos = (pairs * cos).unbind(2)
+        low_sin, high_sin = (pairs * sin).unbind(2)
+        low, high = pairs.unbind(2)
+        torch.sub(low_cos, high_sin, out=low)
+        torch.add(high_cos, low_sin, out=high)
 
 
 def silu_mul(x: Tensor) -> Tensor:
