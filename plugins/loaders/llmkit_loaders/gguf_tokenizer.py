@@ -158,7 +158,7 @@ class _Splitting:
     """How one family of vocabularies was made: text is cut by these in turn, then bytes are spelt."""
 
     splits: tuple[str, ...] = ()
-    """None means GPT-2's own regex."""
+    """Empty means GPT-2's own regex."""
     single_digits: bool = False
     nfc: bool = False
     ignore_merges: bool = False
