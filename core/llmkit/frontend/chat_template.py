@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import jinja2
 from jinja2 import nodes
 
 from llmkit.contracts.tokenizer import Tokenizer
-from llmkit.errors import CheckpointError, RequestError, UsageError
+from llmkit.errors import CheckpointError, RequestError
 from llmkit.frontend.template_sandbox import TEMPLATE_FAULTS, Sandbox, budget
 from llmkit.text import listing
 
@@ -174,23 +173,6 @@ class ChatTemplate:
             # A conversation the template refuses or cannot handle; its words say which.
             raise RequestError(f"chat template: {_words(error)}", param="messages") from error
         return "".join(pieces)
-
-
-def read_template(value: str) -> str:
-    """The text behind ``--chat-template``: a file's, or the value itself where it is a template.
-
-    :raises UsageError: it looks like a file and cannot be read.
-    """
-    if "{" in value or "\n" in value:
-        return value
-    path = Path(value).expanduser()
-    try:
-        with path.open(encoding="utf-8") as file:
-            return file.read(MAX_TEMPLATE_CHARS + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"--chat-template {value}: {error}; give a Jinja file, or the template itself"
-        ) from None
 
 
 def _words(error: BaseException) -> str:

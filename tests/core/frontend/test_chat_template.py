@@ -6,9 +6,9 @@ from typing import Any
 import jinja2
 import pytest
 
-from llmkit import CheckpointError, RequestError, UsageError
+from llmkit import CheckpointError, RequestError
 from llmkit.contracts import CheckpointInfo, ModelFiles, Tokenizer, TokenizerSpec
-from llmkit.frontend.chat_template import MAX_PROMPT_CHARS, ChatTemplate, read_template
+from llmkit.frontend.chat_template import MAX_PROMPT_CHARS, ChatTemplate
 from llmkit.testing import bytes_tokenizer
 from llmkit_loaders.fast_tokenizer import open_tokenizer
 
@@ -306,12 +306,3 @@ def test_a_broken_template_is_refused_at_start(tokenizer: Tokenizer) -> None:
         ChatTemplate("\n{% for %}", tokenizer)
     with pytest.raises(CheckpointError, match="characters"):
         ChatTemplate("x" * (1 << 21), tokenizer)
-
-
-def test_a_template_is_read_from_a_file_or_given_itself(tmp_path: Path) -> None:
-    path = tmp_path / "t.jinja"
-    path.write_text("{{ 'köln' }}", encoding="utf-8")
-    assert read_template(str(path)) == "{{ 'köln' }}"
-    assert read_template("{{ x }}") == "{{ x }}"
-    with pytest.raises(UsageError, match=r"--chat-template .*nowhere\.jinja"):
-        read_template(str(tmp_path / "nowhere.jinja"))
