@@ -141,4 +141,5 @@ def _model_spec(spec: ExecutorSpec, machine: Machine) -> ModelSpec:
         max_model_len=longest,
         layers=(0, int(layers)),
         trust_remote_code=config.trust_remote_code,
+        deterministic=config.deterministic,
     )
