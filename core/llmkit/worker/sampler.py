@@ -64,7 +64,7 @@ class Sampler:
         needs = self._state.needs[slots]
         every = int(np.bitwise_or.reduce(needs))
         if not every and masks is None:
-            return Samples(_finite(logits, logits.argmax(dim=-1)), None)
+            return Samples(_finite(logits, _best(logits)), None)
         asked = np.flatnonzero(needs & need.LOGPROBS)
         raw = logits[torch.from_numpy(asked).to(logits.device)] if asked.size else None
         self._edit(logits, slots, positions, needs, every)
@@ -108,10 +108,10 @@ class Sampler:
     def _choose(self, logits: Tensor, slots: IntArray, positions: IntArray, needs: Any) -> list[int]:
         random = np.flatnonzero(needs & need.RANDOM)
         if random.size == 0:
-            return _finite(logits, logits.argmax(dim=-1))
+            return _finite(logits, _best(logits))
         if random.size == len(slots):
             return self._draw(logits, slots, positions, needs)
-        tokens = logits.argmax(dim=-1)
+        tokens = _best(logits)
         rows = torch.from_numpy(random).to(logits.device)
         drawn = self._draw(logits[rows], slots[random], positions[random], needs[random])
         tokens[rows] = torch.tensor(drawn, device=logits.device)
@@ -155,6 +155,13 @@ def unpack_masks(masks: bytes, rows: list[int], vocab_size: int) -> TokenMasks:
     packed = np.frombuffer(masks, np.uint8).reshape(len(rows), words * 4)
     bits = np.unpackbits(packed, axis=1, count=vocab_size, bitorder="little")
     return TokenMasks(np.array(rows, np.int64), torch.from_numpy(bits.view(np.bool_)))
+
+
+def _best(logits: Tensor) -> Tensor:
+    """int64 [rows]: each row's likeliest token, the first of equals."""
+    if logits.device.type == "cpu":  # numpy scans a row five times faster
+        return torch.from_numpy(logits.numpy().argmax(axis=1))
+    return logits.argmax(dim=1)
 
 
 def _finite(logits: Tensor, tokens: Tensor) -> list[int]:
