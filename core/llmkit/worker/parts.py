@@ -23,12 +23,11 @@ from llmkit.contracts import (
     OpsEnv,
     WeightLoader,
 )
-from llmkit.errors import StartupError, UnsupportedModel
+from llmkit.errors import StartupError
 from llmkit.nn import bind_ops
 
 _UNNAMED_CONTEXT = 2048
 """Positions of a model whose config names no limit: what the engine serves then."""
-_KV_KINDS = ("full", "sliding", "shared", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +108,26 @@ def choose_parts(spec: ExecutorSpec, machine: Machine) -> Parts:
             num_threads=threads,
         ),
     )
-    row_invariant = linear.row_invariant and backend.row_invariant
-    if deterministic and not row_invariant:
-        guilty = next(
-            choice
-            for part, choice in ((linear, choices[1]), (backend, choices[-1]))
-            if not part.row_invariant
-        )
-        raise StartupError(
-            f"--deterministic: {guilty.kind} {guilty.name!r} is not row-invariant; leave its flag at auto"
-        )
-    kv_specs = tuple(backend.kv_cache_spec(layer) for layer in range(len(model.attention)))
-    for layer, kv_spec in enumerate(kv_specs):
-        if kv_spec.kind not in _KV_KINDS:
-            raise UnsupportedModel(
-                f"attention layer {layer} wants a KV cache of kind {kv_spec.kind!r}; this version has "
-                f"{', '.join(_KV_KINDS)}"
+    if deterministic:
+        _check_row_invariant((linear, choices[1]), (backend, choices[-1]))
+    return Parts(
+        loader=loader,
+        model=model,
+        backend=backend,
+        kv_specs=tuple(backend.kv_cache_spec(layer) for layer in range(len(model.attention))),
+        row_invariant=deterministic,  # operations promise it only then
+        max_model_len=model_spec.max_model_len,
+        choices=tuple(choices),
+    )
+
+
+def _check_row_invariant(*parts: tuple[LinearMethod | AttentionBackend, Choice]) -> None:
+    """A plugin may take ``deterministic`` and not keep to it."""
+    for part, choice in parts:
+        if not part.row_invariant:
+            raise StartupError(
+                f"--deterministic: {choice.kind} {choice.name!r} is not row-invariant; leave its flag at auto"
             )
-    return Parts(loader, model, backend, kv_specs, row_invariant, model_spec.max_model_len, tuple(choices))
 
 
 def _model_spec(spec: ExecutorSpec, machine: Machine) -> ModelSpec:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import psutil
 import torch
 
 from llmkit.config import machine
@@ -60,8 +61,10 @@ class Worker:
         """
         progress("choosing components", 0.0)
         parts = self._parts = choose_parts(self._spec, self.machine)
-        count = _load_weights(parts, progress)
-        weight_bytes = count * getattr(torch, self.machine.dtype).itemsize
+        before = _resident_bytes()
+        _load_weights(parts, progress)
+        # Measured, as only the linear method knows what it keeps of what it was given.
+        weight_bytes = max(0, _resident_bytes() - before)
         kv_bytes, why = kv_budget(self._spec.config.cache, machine.memory(), weight_bytes)
         return WorkerReport(
             choices=parts.choices,
@@ -149,8 +152,8 @@ class Worker:
         )
 
 
-def _load_weights(parts: Parts, progress: Progress) -> int:
-    """Give the model its weights, saying how far it is; the number of elements they have."""
+def _load_weights(parts: Parts, progress: Progress) -> None:
+    """Give the model its weights, saying how far it is."""
     refs = list(parts.loader.weights())
     total = sum(prod(ref.shape) for ref in refs) or 1
     done = 0
@@ -162,4 +165,7 @@ def _load_weights(parts: Parts, progress: Progress) -> int:
 
     with torch.no_grad():
         parts.model.load(refs, on_weight)
-    return total
+
+
+def _resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)

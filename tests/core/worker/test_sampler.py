@@ -14,7 +14,7 @@ from torch import Tensor
 from llmkit.contracts import NewRow, SamplingParams
 from llmkit.errors import EngineError
 from llmkit.worker.noise import stream_keys, uniforms
-from llmkit.worker.sampler import Sampler, Samples, unpack_masks
+from llmkit.worker.sampler import Sampler, Samples, _invert, _segmented, unpack_masks
 from llmkit.worker.sampling_state import SamplingState
 
 
@@ -173,6 +173,29 @@ def test_a_real_vocabulary_gets_the_same_bits_alone_and_in_a_batch_on_several_th
     assert together.logprobs == [one.logprobs[0] for one in alone if one.logprobs]
 
 
+def test_the_sums_behind_a_draw_have_the_same_bits_alone_and_in_a_batch() -> None:
+    probs = torch.softmax(torch.stack([random_logits(50_257, seed) for seed in range(9)]), dim=1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = _segmented(probs)[1]
+        alone = torch.cat([_segmented(row)[1] for row in probs.split(1)])
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(together, alone)
+
+
+@given(seed=st.integers(0, 10**6), vocab=st.integers(1, 700), draw=st.sampled_from([0.0, 0.5, 1 - 2.0**-53]))
+@settings(max_examples=80, deadline=None)
+def test_no_draw_ever_gives_a_token_of_probability_zero(seed: int, vocab: int, draw: float) -> None:
+    made = torch.Generator().manual_seed(seed)
+    probs = torch.rand(8, vocab, generator=made) ** 8
+    probs[torch.rand(8, vocab, generator=made) < 0.8] = 0
+    probs[:, int(torch.randint(vocab, (1,), generator=made))] += 1e-6
+    tokens = _invert(probs, torch.full((8,), draw, dtype=torch.float64))
+    assert (probs.gather(1, tokens.unsqueeze(1)) > 0).all()
+
+
 def test_samples_follow_the_distribution() -> None:
     logits = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03]))
     drawn = [token(Row(SamplingParams(), logits, seed=seed)) for seed in range(3000)]
@@ -219,6 +242,11 @@ def test_presence_and_frequency_penalties_look_at_the_output_and_repetition_at_b
 def test_a_repetition_penalty_makes_negative_logits_less_likely_too() -> None:
     logits = torch.tensor([-9.0, -1.0, -1.5, -9.0])
     assert token(Row(SamplingParams(temperature=0, repetition_penalty=2.0), logits, [1])) == 2
+
+
+def test_presence_leaves_prompt_tokens_alone_also_beside_a_repetition_penalty() -> None:
+    params = SamplingParams(temperature=0, presence_penalty=2.0, repetition_penalty=1.1)
+    assert token(Row(params, peaked(9, t5=2.2, t6=1.0), [5], [7])) == 5
 
 
 def test_end_tokens_wait_for_min_tokens() -> None:
@@ -276,6 +304,16 @@ def test_logprobs_are_the_models_own_whatever_the_request_does_to_them() -> None
     assert entry.sampled.rank == int((expected > expected[9]).sum()) + 1
     assert [t.token_id for t in entry.top] == expected.topk(3).indices.tolist()
     assert [t.rank for t in entry.top] == [1, 2, 3]
+
+
+def test_alternatives_of_equal_logits_are_the_same_ones_whatever_others_ask_for() -> None:
+    logits = torch.zeros(5000)
+    one = Row(SamplingParams(temperature=0, logprobs=1), logits)
+    many = Row(SamplingParams(temperature=0, logprobs=20), random_logits(5000, 1))
+    alone, together = sample([one]).logprobs, sample([one, many]).logprobs
+    assert alone is not None
+    assert together is not None
+    assert alone[0] == together[0]
 
 
 def test_a_logprob_of_minus_infinity_is_written_as_a_number() -> None:
