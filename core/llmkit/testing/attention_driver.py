@@ -58,10 +58,10 @@ class Pool:
                 self._places[layer] = self._places[spec.shares]
         page_bytes = max((spec.block_bytes for spec in self.groups), default=0) + 64
         slots = max(members, default=0)
-        self.slots = [
-            torch.full((num_blocks, page_bytes), POISON, dtype=torch.uint8, device=device)
-            for _ in range(slots)
-        ]
+        shape = (num_blocks + 2, page_bytes)
+        self.guarded = [torch.full(shape, POISON, dtype=torch.uint8, device=device) for _ in range(slots)]
+        """Each slot with a block before and a block behind that nobody may write."""
+        self.slots = [storage[1:-1] for storage in self.guarded]
 
     def layer(self, index: int) -> Tensor:
         group, slot = self._places[index]
@@ -124,7 +124,7 @@ class Driver:
         for index, count in rows:
             self._allocate(self.sequences[index], count)
         layout = self._layout(rows, padded_rows, padded_tokens)
-        before = [slot.clone() for slot in self.pool.slots]
+        before = [storage.clone() for storage in self.pool.guarded]
         self._plan.update(layout)
         for layer, spec in enumerate(self.spec.layers):
             self._attend(layer, spec, rows, layout.num_tokens)
@@ -231,10 +231,10 @@ class Driver:
             start += count
 
     def _check_untouched(self, before: Sequence[Tensor], layout: BatchLayout) -> None:
-        untouched = torch.ones(self.pool.num_blocks, dtype=torch.bool)
+        untouched = torch.ones(self.pool.num_blocks + 2, dtype=torch.bool)
         for slots in layout.slot_mapping:
-            untouched[slots[slots >= 0] // self.spec.block_size] = False
-        for old, new in zip(before, self.pool.slots, strict=True):
+            untouched[slots[slots >= 0] // self.spec.block_size + 1] = False
+        for old, new in zip(before, self.pool.guarded, strict=True):
             assert torch.equal(old[untouched], new[untouched]), "a block outside the slot mapping was written"
 
     def _free_behind_window(self, sequence: TestSequence) -> None:
