@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from llmkit import EngineDead, EngineError
 from llmkit.contracts import (
     ExecutorSpec,
     KVLayout,
@@ -16,7 +17,6 @@ from llmkit.contracts import (
     StepResult,
     WorkerReport,
 )
-from llmkit.errors import EngineDead, EngineError
 from llmkit.worker import Worker
 
 T = TypeVar("T")
