@@ -33,7 +33,7 @@ def warm_up(runner: ModelRunner, limits: BatchLimits, progress: Progress) -> Non
 def _run(runner: ModelRunner, limits: BatchLimits, rows: int, length: int, params: SamplingParams) -> None:
     """One prefill of ``rows`` prompts, one decode step of all and one of the first alone."""
     names = [f"warm-up {row}" for row in range(rows)]
-    tables = [[NULL_BLOCK] * -(-(length + 2) // size) for size in limits.block_sizes]
+    tables = [[NULL_BLOCK] * -(-min(length + 2, limits.max_len) // size) for size in limits.block_sizes]
     nothing: list[list[int]] = [[] for _ in tables]
     new = [NewRow(name, [0] * length, length, params, 0, 0, (), tables) for name in names]
     plans = [
