@@ -27,14 +27,17 @@ def group() -> None:
 def list_plugins(
     loaded: sources.Loaded,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    every: Annotated[bool, typer.Option("--all", help="import installed third-party plugins too")] = False,
+    served: Annotated[
+        bool, typer.Option("--served", help="import only what serve with the same flags would")
+    ] = False,
 ) -> None:
     """List plugins with state, cause, distribution, version and what they registered.
 
-    Given the flags of ``serve``, it loads what that would load.
+    Every installed plugin is imported, to see whether it works; ``idle`` is one that ``serve`` with the
+    same flags would leave alone.
     """
     needed = flags.needed(loaded.config)
-    table = load_plugins(loaded.config.plugins, needed, import_all=every).table()
+    table = load_plugins(loaded.config.plugins, needed, import_all=not served).table()
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(table)).decode())
         return

@@ -357,7 +357,7 @@ def examples(site: Path) -> Path:
 
 def test_example_plugins_are_listed_with_their_causes(examples: Path) -> None:
     rows = {r.name: r for r in load_plugins(PluginConfig(), import_all=True).table()}
-    assert rows["hello"].state == "loaded"
+    assert rows["hello"].state == "idle"
     assert rows["hello"].registered == ("command:hello",)
     assert rows["broken-import"].state == "failed"
     assert "a_library_that_is_not_installed" in (rows["broken-import"].cause or "")

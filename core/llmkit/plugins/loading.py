@@ -36,7 +36,8 @@ def load_plugins(
     :param needed: component kind -> name as asked for (``auto``, ``NAME`` or ``PLUGIN/NAME``). A name that no
         built-in or enabled plugin has makes the other third parties be imported that say they
         offer the kind, or do not say what they offer.
-    :param import_all: import every installed plugin, to list it; enables none.
+    :param import_all: import every installed plugin, to list what each offers or why it does not
+        work; one that nothing asked for is ``idle`` all the same.
 
     :raises UsageError: what was asked for by name is missing, blocked, failed or was refused.
     :raises UnknownName: nobody offers a needed name.
@@ -71,6 +72,8 @@ class _Record:
     """Another distribution gives a plugin the same name: only its module path says which."""
     options: Any = None
     recorded: Recorded | None = None
+    only_listed: bool = False
+    """Imported to see whether it works; nothing asked for it."""
 
     @property
     def name(self) -> str:
@@ -146,7 +149,8 @@ class _Loader:
                     self._load(candidate)
 
     def load_all(self) -> None:
-        for candidate in list(self._records):
+        for candidate in [r for r in self._records if r.state == "idle"]:
+            candidate.only_listed = True
             self._load(candidate)
 
     # ---- the end ----
@@ -208,7 +212,7 @@ class _Loader:
             offers += [implementation.hook_name for implementation in recorded.active]
         return PluginRow(
             plugin.name,
-            record_.state,
+            "idle" if record_.only_listed and record_.state == "loaded" else record_.state,
             record_.cause,
             plugin.distribution,
             plugin.version,

@@ -11,7 +11,7 @@ from llmkit.registry import Registry
 
 State = Literal["loaded", "failed", "refused", "blocked", "idle"]
 """``failed``: its code raised. ``refused``: llmkit does not take it. ``blocked``: by ``--block-plugin``.
-``idle``: installed, not imported, because nothing asked for it."""
+``idle``: installed, and nothing asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
