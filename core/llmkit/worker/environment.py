@@ -6,9 +6,10 @@ import os
 from collections.abc import MutableMapping
 
 SPIN = {
-    # Loop turns that an idle thread of libgomp (torch's on Linux, numba's) waits awake: about 20 us.
-    # Its default of milliseconds takes whole cores from the other process of this server.
-    "GOMP_SPINCOUNT": "10000",
+    # Loop turns that an idle thread of libgomp (torch's on Linux, numba's) waits awake: a few us.
+    # Its default of milliseconds takes whole cores from the other process of this server, and on a
+    # busy machine even tens of microseconds add up: a step has hundreds of parallel regions.
+    "GOMP_SPINCOUNT": "2000",
     # The same for LLVM's and Intel's runtimes (macOS), in milliseconds.
     "KMP_BLOCKTIME": "0",
 }

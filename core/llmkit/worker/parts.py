@@ -74,7 +74,7 @@ def choose_parts(spec: ExecutorSpec, machine: Machine) -> Parts:
     model_config, cache, parallel = spec.config.model, spec.config.cache, spec.config.parallel
     device, dtype, threads = machine.device, machine.dtype, machine.threads
     deterministic = model_config.deterministic
-    choices: list[Choice] = []
+    choices = [Choice("dtype", dtype, f"on {device} with {threads} threads")]
 
     def make(kind: str, requested: str, component_spec: Any, *more: Any) -> Any:
         choice = spec.components.choose(kind, requested, component_spec)
@@ -91,6 +91,7 @@ def choose_parts(spec: ExecutorSpec, machine: Machine) -> Parts:
         model_config.quantization,
         LinearEnv(device, dtype, spec.info.encoding, deterministic, threads),
     )
+    linear_choice = choices[-1]
     ops, op_choices = bind_ops(spec.components, OpsEnv(device, dtype, deterministic, threads))
     choices.extend(op_choices)
     model_spec = _model_spec(spec, machine)
@@ -109,7 +110,7 @@ def choose_parts(spec: ExecutorSpec, machine: Machine) -> Parts:
         ),
     )
     if deterministic:
-        _check_row_invariant((linear, choices[1]), (backend, choices[-1]))
+        _check_row_invariant((linear, linear_choice), (backend, choices[-1]))
     return Parts(
         loader=loader,
         model=model,
