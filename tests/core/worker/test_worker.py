@@ -66,6 +66,7 @@ def test_the_report_says_what_was_chosen_and_how_big_it_is() -> None:
     phases: list[tuple[str, float]] = []
     report = worker.load(lambda phase, fraction: phases.append((phase, fraction)))
     assert [(c.kind, c.name) for c in report.choices] == [
+        ("dtype", "float32"),
         ("loader", "toy"),
         ("linear", "toy"),
         ("ops", "torch"),
