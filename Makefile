@@ -12,7 +12,6 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
-PLUGIN_EXAMPLES := $(wildcard examples/*/pyproject.toml)
 
 .PHONY: serve test test-full check bench docs clean
 

@@ -96,6 +96,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="session")
 def model_server() -> Iterator[ServerProcess]:
-    """The small real model, as ``make serve`` starts it."""
-    with ServerProcess(["smollm2-135m", "--max-model-len=2048"], ready_timeout_s=240) as server:
+    """The small real model, whose answers depend on nothing but the request."""
+    flags = ["--max-model-len=2048", "--deterministic"]
+    with ServerProcess(["smollm2-135m", *flags], ready_timeout_s=240) as server:
         yield server

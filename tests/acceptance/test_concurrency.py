@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import httpx
 import openai
@@ -69,10 +70,45 @@ async def test_sixty_four_at_once(scripted) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.full
-async def test_sixty_four_at_once_with_the_small_model() -> None:
-    prompts = [f"Write a sentence about the number {i}." for i in range(64)]
-    with ServerProcess(
-        ["smollm2-135m", "--max-model-len=2048", "--deterministic"], ready_timeout_s=240
-    ) as server:
-        await run_all(server.url, "smollm2-135m", prompts, 16)
+@pytest.mark.parametrize(
+    ("count", "tokens"), [pytest.param(12, 8), pytest.param(64, 16, marks=pytest.mark.full)]
+)
+async def test_many_at_once_with_the_small_model(
+    model_server: ServerProcess, count: int, tokens: int
+) -> None:
+    prompts = [f"Write a sentence about the number {i}." for i in range(count)]
+    await run_all(model_server.url, "smollm2-135m", prompts, tokens)
+
+
+@pytest.mark.model
+async def test_streamed_beside_others_gives_the_logprobs_of_whole_and_alone(
+    model_server: ServerProcess,
+) -> None:
+    url = f"{model_server.url}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
+
+        def ask(i: int, *, stream: bool) -> Any:
+            return client.chat.completions.create(
+                model="smollm2-135m",
+                messages=[{"role": "user", "content": f"Tell me {i} facts about rye bread."}],
+                max_tokens=12,
+                temperature=i % 2,
+                seed=i,
+                logprobs=True,
+                top_logprobs=5,
+                stream=stream,
+            )
+
+        async def streamed(i: int) -> tuple[str, list[Any]]:
+            text, logprobs = "", []
+            async for chunk in await ask(i, stream=True):
+                text += chunk.choices[0].delta.content or ""
+                if chunk.choices[0].logprobs:
+                    logprobs += [entry.model_dump() for entry in chunk.choices[0].logprobs.content]
+            return text, logprobs
+
+        alone = [(await ask(i, stream=False)).choices[0] for i in range(6)]
+        beside = await asyncio.gather(*(streamed(i) for i in range(6)))
+    for choice, (text, logprobs) in zip(alone, beside, strict=True):
+        assert text == choice.message.content
+        assert logprobs == [entry.model_dump() for entry in choice.logprobs.content]
