@@ -17,6 +17,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from llmkit_cli.bench.report import summarize
 FLOOR = Path(__file__).with_name("linear_floor.py")
 PORT = 8123
 URL = f"http://127.0.0.1:{PORT}"
+AIMS = {1: 1.4, 8: 0.85}
+"""Clients -> least tokens/s, as a multiple of F.linear alone at that batch size."""
 
 
 def main() -> None:
@@ -58,10 +61,12 @@ def start(model: str, serve_arguments: list[str]) -> tuple[subprocess.Popen[byte
     """Start the server and wait for it; seconds from exec to the first 200 of /health."""
     command = [sys.executable, "-m", "llmkit_cli.main", "serve", model, "--port", str(PORT), *serve_arguments]
     began = time.perf_counter()
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    log = tempfile.TemporaryFile()
+    server = subprocess.Popen(command, stderr=log)
     while time.perf_counter() - began < 120:
         if server.poll() is not None:
-            raise SystemExit(f"the server ended with {server.returncode}")
+            log.seek(0)
+            raise SystemExit(f"the server ended with {server.returncode}:\n{log.read().decode()[-2000:]}")
         try:
             if httpx.get(URL + "/health").status_code == 200:
                 return server, time.perf_counter() - began
@@ -133,10 +138,17 @@ def report(figures: dict[str, object]) -> None:
     print("clients  tok/s   itl ms  ttft ms  F.linear ms/step  F.linear tok/s  ratio")
     for number, row in figures["clients"].items():  # type: ignore[attr-defined]
         floor = 1e3 * number / row["floor_ms"]
+        ratio = row["tok_s"] / floor
         print(
             f"{number:7d} {row['tok_s']:6.1f} {row['itl']:8.1f} {row['ttft']:8.1f}"
-            f" {row['floor_ms']:17.1f} {floor:15.1f} {row['tok_s'] / floor:6.2f}"
+            f" {row['floor_ms']:17.1f} {floor:15.1f} {ratio:6.2f}{_verdict(number, ratio)}"
         )
+
+
+def _verdict(clients: int, ratio: float) -> str:
+    if clients not in AIMS:
+        return ""
+    return f"  aim {AIMS[clients]}: {'reached' if ratio >= AIMS[clients] else 'MISSED'}"
 
 
 if __name__ == "__main__":
