@@ -61,12 +61,12 @@ def start(model: str, serve_arguments: list[str]) -> tuple[subprocess.Popen[byte
     """Start the server and wait for it; seconds from exec to the first 200 of /health."""
     command = [sys.executable, "-m", "llmkit_cli.main", "serve", model, "--port", str(PORT), *serve_arguments]
     began = time.perf_counter()
-    log = tempfile.TemporaryFile()
-    server = subprocess.Popen(command, stderr=log)
+    log = Path(tempfile.mkdtemp()) / "server.log"
+    with log.open("wb") as stream:
+        server = subprocess.Popen(command, stderr=stream)
     while time.perf_counter() - began < 120:
         if server.poll() is not None:
-            log.seek(0)
-            raise SystemExit(f"the server ended with {server.returncode}:\n{log.read().decode()[-2000:]}")
+            raise SystemExit(f"the server ended with {server.returncode}:\n{log.read_text()[-2000:]}")
         try:
             if httpx.get(URL + "/health").status_code == 200:
                 return server, time.perf_counter() - began
