@@ -16,7 +16,9 @@ from jinja2 import nodes
 
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.errors import CheckpointError, RequestError
-from llmkit.frontend.template_sandbox import TEMPLATE_FAULTS, Sandbox, budget
+from llmkit.frontend.check import check_text
+from llmkit.frontend.template_limits import budget
+from llmkit.frontend.template_sandbox import TEMPLATE_FAULTS, Sandbox
 from llmkit.text import listing
 
 MAX_TEMPLATE_CHARS = 1 << 20
@@ -40,6 +42,8 @@ _PROTECTED = frozenset(
         "tools",
     }
 )
+MAX_DEPTH = 64
+"""Of what a message or an argument nests."""
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -98,12 +102,13 @@ class ChatTemplate:
         variables = {
             **self._tokenizer.special_tokens,
             "documents": None,
-            **_plain(arguments),
+            **_plain(arguments, "chat_template_kwargs"),
             "messages": chat,
-            "tools": None if tools is None else _plain(tools),
+            "tools": None if tools is None else _plain(tools, "tools"),
             "add_generation_prompt": add_generation_prompt,
         }
         text = self._run(variables)
+        check_text("messages", text)
         return _cut_at_mark(text, final) if continue_final_message else text
 
     def render_ids(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
@@ -123,7 +128,7 @@ class ChatTemplate:
         if not isinstance(message, Mapping):
             raise RequestError(f"{where} is {type(message).__name__}; a message is an object", param=where)
         # A missing key reads better than None: templates print `None` or fail on it.
-        fresh = {key: _plain(value) for key, value in message.items() if value is not None}
+        fresh = {key: _plain(value, where) for key, value in message.items() if value is not None}
         if fresh.get("role") == "developer" and not self._knows_developer:
             fresh["role"] = "system"
         content = fresh.get("content")
@@ -183,17 +188,22 @@ def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, param: str, depth: int = 0) -> Any:
     """A deep copy of JSON data: a template sees no object with methods of its own."""
+    if depth > MAX_DEPTH:
+        raise RequestError(f"{param} is nested more than {MAX_DEPTH} deep", param=param)
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, param, depth + 1) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [_plain(item) for item in value]
-    raise RequestError(f"a {type(value).__name__} is no JSON value; a chat template takes only those")
+        return [_plain(item, param, depth + 1) for item in value]
+    raise RequestError(
+        f"{param} has a {type(value).__name__}, which is no JSON value; a chat template takes only those",
+        param=param,
+    )
 
 
 def _check_parts(parts: list[Any], where: str) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +253,8 @@ def test_protected_arguments_are_refused(tokenizer: Tokenizer, name: str) -> Non
         "{{ [0] * 10**10 }}",
         "{{ 9 ** 999999999 }}",
         "{% for i in range(90000) %}{{ messages[0].content }}{% endfor %}",
+        "".join(f"{{% for {name} in {list(range(300))} %}}" for name in "abc")
+        + "{% endfor %}{% endfor %}{% endfor %}",
         "{{ ''.__class__.__mro__ }}",
         "{{ messages.append(1) }}",
         "{% set ns = namespace() %}{% set ns._x = 1 %}",
@@ -262,6 +266,108 @@ def test_a_template_cannot_run_grow_or_break_out(tokenizer: Tokenizer, template:
     with pytest.raises(RequestError) as caught:
         ChatTemplate(template, tokenizer).render([{"role": "user", "content": "x" * 400, "name": "y" * 400}])
     assert caught.value.status == 400
+
+
+DOUBLE = "{%% set ns = namespace(v=%s, w=%s) %%}{%% for i in range(40) %%}%s{%% endfor %%}%s"
+LONG = "{% set x = 'xy' * 4000000 %}{% set ns = namespace(v=[]) %}"
+BOMBS = [
+    *(
+        DOUBLE % ("'xy'", "0", "{% set ns.v = " + doubled + " %}", "")
+        for doubled in (
+            "ns.v + ns.v",
+            "ns.v ~ ns.v",
+            "ns.v * 2",
+            "'%s%s' % (ns.v, ns.v)",
+            "'{0}{0}'.format(ns.v)",
+            "'{v}{v}'.format_map({'v': ns.v})",
+            "'%s%s' | format(ns.v, ns.v)",
+            "[ns.v, ns.v] | join",
+            "''.join([ns.v, ns.v])",
+            "ns.v | replace('x', 'xx')",
+            "ns.v.replace('', 'x')",
+            "ns.v.translate({120: 'xx', 121: 'yy'})",
+            "(ns.v | safe) + (ns.v | safe)",
+            "ns.v | indent(ns.v | length, true)",
+        )
+    ),
+    DOUBLE % ("'x'", "0", "{% set ns.v %}{{ ns.v }}{{ ns.v }}{% endset %}", ""),
+    DOUBLE % ("[0]", "0", "{% set ns.v = ns.v + ns.v %}", ""),
+    DOUBLE % ("3", "0", "{% set ns.v = ns.v * ns.v %}", ""),
+    *(
+        DOUBLE % ("[]", "[]", "{% set ns.v = [ns.v, ns.v] %}{% set ns.w = [ns.w, ns.w] %}", use)
+        for use in (
+            "{{ ns.v }}",
+            "{{ ns }}",
+            "{{ ns.v == ns.w }}",
+            "{{ ns.v | string | length }}",
+            "{{ ns.v | tojson | length }}",
+            "{{ ns.v | pprint | length }}",
+            "{{ '{}'.format(ns.v) | length }}",
+            "{{ '{!r}'.format(ns.v) | length }}",
+            "{{ ('%s' % (ns.v,)) | length }}",
+            "{{ (ns.v ~ '') | length }}",
+        )
+    ),
+    *(
+        "{% set x = " + value + " %}"
+        for value in (
+            "'a'.ljust(9999999999)",
+            "'a'.rjust(width=9999999999)",
+            "('a' | safe).center(9999999999)",
+            "'a'.zfill(9999999999)",
+            "'\\t'.expandtabs(9999999999)",
+            "'a' | center(9999999999)",
+            "['a'] | map('center', 9999999999) | join",
+            "'a' | indent(9999999999, true)",
+            "'%9999999999d' % 1",
+            "'%.9999999999f' % 1",
+            "'%*d' % (9999999999, 1)",
+            "'%((a))9999999999d' % {'(a)': 1}",
+            "'%9999999999s' | format('a')",
+            "'{:9999999999}'.format('a')",
+            "'{:{}}'.format('a', 9999999999)",
+            "[1] | batch(9999999999, 'x') | list",
+            "[1] | slice(9999999999) | list",
+            "[[1]] | tojson(indent=9999999999)",
+            "1.5 | round(999999999, 'ceil')",
+            "(1).to_bytes(9999999999, 'big')",
+            "'a' * 9999999999",
+            "([range(50000) | list] * 5000) | sum(start=[])",
+        )
+    ),
+    LONG + "{% for i in range(9999) %}{% set ns.v = [ns.v, x[i:]] %}{% endfor %}",
+    LONG + "{% for i in range(9999) %}{% set ns.v = [ns.v, x | upper] %}{% endfor %}",
+    LONG + "{% set y %}{% for i in range(99999) %}{{ x }}{% endfor %}{% endset %}",
+    "{% set y %}{% for i in range(99999) %}" + "x" * 99_999 + "{% endfor %}{% endset %}",
+]
+
+
+def test_no_template_fills_the_memory(directory: Path) -> None:
+    """In a process that may take a gibibyte, so that a hole is a failure and not the machine's end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.core.frontend.template_bombs", str(directory)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        timeout=300,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+
+
+def test_what_the_bounds_watch_still_works(tokenizer: Tokenizer) -> None:
+    template = (
+        "{{ 'a' | center(5) }}|{{ 'a'.ljust(3) }}|{{ '%-3s%02d' % ('b', 7) }}|"
+        "{{ '{:>3}{}'.format('c', [1]) }}|"
+        "{{ 'x\ny' | indent(2) }}|{{ [1, 'b'] | join(', ') }}|{{ 'aba' | replace('a', 'cc', 1) }}|"
+        "{{ [[1], [2]] | sum(start=[]) }}|{{ {'k': [1]} | tojson(indent=1) }}|{{ 2.45 | round(1) }}|"
+        "{{ [1, 2, 3][1:] }}|{{ 'a' ~ 1 ~ none }}|{{ [1] + [2] == [1, 2] }}|{{ 2 ** 10 * 3 }}|{{ 7 % 4 }}|"
+        "{{ range(5) | batch(2, 'x') | list }}|{{ ', '.join(messages | map(attribute='role')) }}"
+    )
+    assert ChatTemplate(template, tokenizer).render([USER]) == (
+        '  a  |a  |b  07|  c[1]|x\n  y|1, b|ccba|[1, 2]|{\n "k": [\n  1\n ]\n}|2.5|'
+        "[2, 3]|a1None|True|3072|3|[[0, 1], [2, 3], [4, 'x']]|user"
+    )
 
 
 def test_a_prompt_has_a_largest_size(tokenizer: Tokenizer) -> None:
