@@ -15,6 +15,7 @@ from llmkit import SamplingParams
 from llmkit.config import sources
 from llmkit.contracts import Content, Finished, FinishReason, Services
 from llmkit.errors import EngineError, RequestError, UsageError
+from llmkit.frontend.threads import in_daemon_thread
 from llmkit_cli import opening
 from llmkit_cli.arguments import configurable
 
@@ -82,7 +83,7 @@ async def _converse(
     opening_messages = list(messages)
     while True:
         try:
-            line = (await asyncio.to_thread(console.input, "[bold green]>[/] ")).strip()
+            line = (await in_daemon_thread(lambda: console.input("[bold green]>[/] "), "prompt")).strip()
         except EOFError:
             return
         if line == "/bye":

@@ -125,13 +125,13 @@ def _adapted(name: str, words: Sequence[str]) -> Sequence[str]:
 
 def _add_plugin_commands(app: typer.Typer, typed: str | None) -> None:
     """Commands of plugins: the typed one if no built-in has its name, those of enabled ones for help."""
-    enabled = tuple(name for name in os.environ.get("LLMKIT_PLUGIN", "").split(",") if name)
-    if typed in COMMANDS or typed == "version" or (typed is None and not enabled):
+    if typed in COMMANDS or typed == "version" or (typed is None and "LLMKIT_PLUGIN" not in os.environ):
         return
-    from llmkit.config import PluginConfig
+    from llmkit.config import sources
     from llmkit.plugins import load_plugins
 
-    loaded = load_plugins(PluginConfig(plugin=enabled), {} if typed is None else {"command": typed})
+    config = sources.load({}, os.environ).config
+    loaded = load_plugins(config.plugins, {} if typed is None else {"command": typed})
     for entry in loaded.registry.entries("command"):
         _add(app, entry.name, entry.factory, str(entry.traits.get("help", "")))
 

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from llmkit.assemble.front import build_front
-from llmkit.assemble.model import OpenedModel, open_model
-from llmkit.plugins import Plugins, load_plugins
 from rich.console import Console
 
+from llmkit.assemble.front import build_front
+from llmkit.assemble.model import OpenedModel, open_model
 from llmkit.config import Config, flags
 from llmkit.contracts import Services
-from llmkit.errors import EngineDead
+from llmkit.plugins import Plugins, load_plugins
 
 
 def load(config: Config) -> Plugins:
@@ -35,7 +34,7 @@ def open_files(config: Config, plugins: Plugins, console: Console) -> OpenedMode
 async def running(config: Config, console: Console) -> AsyncIterator[Services]:
     """An engine for one command: started, awaited, stopped whatever happens."""
     plugins = load(config)
-    front = build_front(config, open_files(config, plugins, console), plugins)
+    front = build_front(config, plugins)
     try:
         await front.start()
         with console.status("starting") as status:
@@ -43,8 +42,8 @@ async def running(config: Config, console: Console) -> AsyncIterator[Services]:
                 fraction = front.state.fraction
                 status.update(front.state.detail + ("" if fraction is None else f" {fraction:.0%}"))
                 await asyncio.sleep(0.05)
-        if front.state.phase == "dead":
-            raise EngineDead(front.state.detail)
+        if front.error is not None:
+            raise front.error
         yield front.services
     finally:
         await front.stop()

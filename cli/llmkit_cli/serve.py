@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from llmkit.assemble.front import build_front
 from rich.console import Console
 from rich.table import Table
 
+from llmkit.assemble.front import build_front
 from llmkit.config import sources
 from llmkit_cli import opening
 from llmkit_cli.arguments import configurable
@@ -37,10 +37,8 @@ def serve(
     config = loaded.config
     console = Console(stderr=True)
     plugins = opening.load(config)
-    opened = opening.open_files(config, plugins, console)
-    front = build_front(config, opened, plugins)
-    reporter = Reporter(console, config, opened)
-    raise typer.Exit(run(front, plugins, config, on_state=reporter.show))
+    reporter = Reporter(console, config)
+    raise typer.Exit(run(build_front(config, plugins), plugins, config, on_state=reporter.show))
 
 
 def _print_config(loaded: sources.Loaded) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from llmkit.assemble.model import OpenedModel
 from llmkit.config import Config
 
 SNIPPET = """\
@@ -16,7 +16,7 @@ curl {url}/v1/chat/completions -H 'Content-Type: application/json'{curl_key} \\
   -d '{{"model": "{model}", "temperature": 0,
        "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
-python -c '
+{python} -c '
 from openai import OpenAI
 client = OpenAI(base_url="{url}/v1", api_key="{key}")
 answer = client.chat.completions.create(
@@ -31,10 +31,9 @@ print(answer.choices[0].message.content)'
 class Reporter:
     """Follows a front's states: progress while it starts, then a summary and two snippets, once."""
 
-    def __init__(self, console: Console, config: Config, opened: OpenedModel) -> None:
+    def __init__(self, console: Console, config: Config) -> None:
         self._console = console
         self._config = config
-        self._opened = opened
         self._status: Status | None = None
         self._phase = ""
 
@@ -53,18 +52,18 @@ class Reporter:
         if state.phase == "ready" and self._phase != "ready":
             self._console.print(self._summary(front, url))
             self._console.print(self._snippets(front, url), markup=False, highlight=False, soft_wrap=True)
-        elif state.phase in ("draining", "dead") and state.phase != self._phase:
+        elif state.phase == "draining" and self._phase != "draining":
             self._console.print(f"llmkit: {state.phase}: {state.detail}", markup=False, highlight=False)
         self._phase = state.phase
 
     def _summary(self, front: Any, url: str) -> Table:
-        ready = front.ready
+        ready, model = front.ready, front.model
         table = Table(title="llmkit is ready", show_header=False, title_justify="left")
         table.add_column()
         table.add_column(overflow="fold")
         names = ", ".join(front.services.model.names)
-        table.add_row("model", f"{names} ({self._opened.info.architecture}, {self._opened.files.path})")
-        table.add_row("weights", f"{ready.weight_bytes / 2**20:.0f} MiB read per pass")
+        table.add_row("model", f"{names} ({model.info.architecture}, {model.files.path})")
+        table.add_row("weights", f"{ready.weight_bytes / 2**20:.0f} MiB of memory")
         for choice in ready.choices:
             passed = "".join(f"\n  not {name}: {reason}" for name, reason in choice.passed_over)
             table.add_row(choice.kind, f"{choice.name} ({choice.why}){passed}")
@@ -83,4 +82,6 @@ class Reporter:
     def _snippets(self, front: Any, url: str) -> str:
         key = "YOUR_KEY" if self._config.server.api_key else "none"
         header = " -H 'Authorization: Bearer YOUR_KEY'" if self._config.server.api_key else ""
-        return SNIPPET.format(url=url, model=front.services.model.names[0], key=key, curl_key=header)
+        return SNIPPET.format(
+            python=sys.executable, url=url, model=front.services.model.names[0], key=key, curl_key=header
+        )

@@ -1,15 +1,12 @@
 """What crosses processes: msgspec structs, sent as msgpack over ipc sockets or kept in process.
 
-Front -> engine: :class:`AddRequest`, :class:`AbortRequests`, :class:`Call`, :class:`Drain`.
-Engine -> front: :class:`StartupStatus`, :class:`EngineReady`, :class:`StepOutputs`, :class:`CallResult`,
-:class:`EngineFailed`.
+Front -> engine: :class:`AddRequest`, :class:`AbortRequests`, :class:`Drain`. Engine -> front:
+:class:`StartupStatus`, :class:`EngineReady`, :class:`StepOutputs`, :class:`EngineFailed`.
 Engine -> worker: :class:`StepPlan`, :class:`SamplePlan`. Worker -> engine: :class:`WorkerReport`,
 :class:`StepResult`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
@@ -58,21 +55,13 @@ class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
     request_ids: list[str]
 
 
-class Call(msgspec.Struct, frozen=True, tag="call"):
-    """A named engine method between steps: ``reset_prefix_cache``."""
-
-    call_id: int
-    method: str
-    args: list[Any] = []
-
-
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
     """No more requests will come: finish those at hand within ``timeout_s``, abort the rest, exit."""
 
     timeout_s: float
 
 
-ToEngine = AddRequest | AbortRequests | Call | Drain
+ToEngine = AddRequest | AbortRequests | Drain
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -150,23 +139,17 @@ class StepOutputs(msgspec.Struct, frozen=True, tag="outputs"):
     stats: EngineStats
 
 
-class CallResult(msgspec.Struct, frozen=True, tag="result"):
-    """The answer to a :class:`Call`."""
-
-    call_id: int
-    value: Any = None
-    error: str | None = None
-
-
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
     """The engine gives up; ``exit_code`` is what the process ends with. ``detail`` is a traceback."""
 
     message: str
     exit_code: int = 1
     detail: str = ""
+    mendable: bool = False
+    """By the user (a flag, a model, a machine too small): the traceback is for developers."""
 
 
-FromEngine = StartupStatus | EngineReady | StepOutputs | CallResult | EngineFailed
+FromEngine = StartupStatus | EngineReady | StepOutputs | EngineFailed
 
 
 # ---- engine <-> worker ----
@@ -233,7 +216,10 @@ class RowResult(msgspec.Struct, frozen=True, array_like=True):
 
     request_id: str
     token_ids: list[int]
+    """Empty with ``error``."""
     logprobs: list[PositionLogprobs] | None = None
+    error: str | None = None
+    """Why no token could be sampled; ends this request alone."""
 
 
 class StepResult(msgspec.Struct, frozen=True):

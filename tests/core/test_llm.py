@@ -12,9 +12,8 @@ import pytest
 
 from llmkit import LLM, EngineError, FinishReason, RequestError, SamplingParams, UsageError
 from llmkit.assemble.front import build_front
-from llmkit.assemble.model import open_model
 from llmkit.config import flags, sources
-from llmkit.frontend.fold import fold_generation
+from llmkit.fold import fold_generation
 from llmkit.plugins import load_plugins
 from llmkit.testing import bytes_tokenizer
 
@@ -149,15 +148,13 @@ def test_results_equal_the_servers(llm, settings, monkeypatch):
     async def served():
         config = sources.load(settings, {}).config
         plugins = load_plugins(config.plugins, flags.needed(config))
-        opened = open_model(config, plugins.registry, lambda phase, fraction: None)
-        front = build_front(config, opened, plugins)
+        front = build_front(config, plugins)
         await front.start()
         try:
             async with asyncio.timeout(60):
                 while front.state.phase == "starting":
                     await asyncio.sleep(0.01)
             assert front.state.phase == "ready", front.state
-            assert {row["name"] for row in front.services.plugin_table()} >= {"llmkit.testing.scripted"}
             generations = [await front.services.generator.submit(prompt, params) for prompt in prompts]
             return [await fold_generation(generation, 2) for generation in generations]
         finally:

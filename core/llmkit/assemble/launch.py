@@ -19,10 +19,8 @@ class EngineLaunch(msgspec.Struct, frozen=True):
     config: Config
     files: ModelFiles
     info: CheckpointInfo
-    directory: str
-    """Holds the two sockets; removed by the engine if the front dies."""
-    unlink: tuple[str, ...] = ()
-    """Further paths to remove then."""
+    uds: str | None = None
+    """The Unix socket that the front serves; removed by the engine if the front dies."""
 
 
 def write_launch(stream: BinaryIO, launch: EngineLaunch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from llmkit.engine.core import EngineCore
 from llmkit.messages import AddRequest, EngineReady, EngineStats, StepOutput
@@ -39,10 +38,6 @@ class InprocClient:
                 self._pending += step.outputs
             pending, self._pending = self._pending, []
             yield from pending
-
-    def call(self, method: str, *args: Any) -> Any:
-        """A named engine method. :raises EngineError: there is none such, or it failed."""
-        return self._core.call(method, args)
 
     def close(self) -> None:
         """Abort what is left and free the workers; idempotent."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
 
 from llmkit.contracts.executor import Executor
 from llmkit.contracts.scheduler import Scheduler
-from llmkit.errors import EngineError
 from llmkit.messages import AddRequest, EngineStats, SamplePlan, StepOutput, StepOutputs, StepResult
-from llmkit.text import listing
 from llmkit.types import FinishReason
 
 
@@ -23,10 +20,6 @@ class EngineCore:
         self._executor = executor
         self._in_flight: deque[Future[StepResult]] = deque()
         self._open: set[str] = set()
-        self._methods = {
-            "check": self._executor.check_health,
-            "reset_prefix_cache": self._scheduler.reset_prefix_cache,
-        }
 
     @property
     def has_work(self) -> bool:
@@ -73,15 +66,6 @@ class EngineCore:
         outputs = [StepOutput(name, finish=FinishReason.ERROR, error=message) for name in sorted(self._open)]
         self._open.clear()
         return outputs
-
-    def call(self, method: str, args: Sequence[Any] = ()) -> Any:
-        """A named method between steps: ``check`` or ``reset_prefix_cache``.
-
-        :raises EngineError: there is no such method, or it failed.
-        """
-        if method not in self._methods:
-            raise EngineError(f"the engine has no method {method!r}; it has {listing(self._methods)}")
-        return self._methods[method](*args)
 
     def check_health(self) -> None:
         """:raises EngineError: a worker is dead or stuck."""

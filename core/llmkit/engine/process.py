@@ -15,12 +15,10 @@ import msgspec
 import zmq
 
 from llmkit.engine.core import EngineCore
-from llmkit.errors import EngineError, LlmkitError, StartupError, UsageError
+from llmkit.errors import LlmkitError, StartupError, UsageError
 from llmkit.messages import (
     AbortRequests,
     AddRequest,
-    Call,
-    CallResult,
     Drain,
     EngineFailed,
     FromEngine,
@@ -118,16 +116,8 @@ class EngineLoop:
                 self._emit(self._core.add(message))
             case AbortRequests():
                 self._emit(self._core.abort(message.request_ids))
-            case Call():
-                self._sockets.send(self._answer(message))
             case Drain():
                 self._drain_until = time.monotonic() + message.timeout_s
-
-    def _answer(self, call: Call) -> CallResult:
-        try:
-            return CallResult(call.call_id, value=self._core.call(call.method, call.args))
-        except (EngineError, TypeError) as error:
-            return CallResult(call.call_id, error=str(error))
 
     def _emit(self, outputs: list[StepOutput]) -> None:
         if outputs:
@@ -140,13 +130,9 @@ class EngineLoop:
 
 
 def failure(error: BaseException, *, during: str) -> EngineFailed:
-    """What the front is told: our own errors in their words, others with where they came from.
-
-    What a user can mend (a flag, a model, a machine too small) comes without a traceback.
-    """
-    if isinstance(error, StartupError | UsageError):
-        return EngineFailed(str(error), error.exit_code)
+    """What the front is told: our own errors in their words, others with where they came from."""
     detail = "".join(traceback.format_exception(error))
     if isinstance(error, LlmkitError):
-        return EngineFailed(str(error), error.exit_code, detail)
+        mendable = isinstance(error, StartupError | UsageError)
+        return EngineFailed(str(error), error.exit_code, detail, mendable)
     return EngineFailed(f"{during}: {type(error).__name__}: {error}", 1, detail)

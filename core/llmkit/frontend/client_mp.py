@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,9 @@ import zmq
 import zmq.asyncio
 
 from llmkit.contracts import AddRequest, EngineReady, EngineStats, StepOutput
-from llmkit.errors import EngineDead, EngineError
+from llmkit.errors import EngineDead
 from llmkit.messages import (
     AbortRequests,
-    Call,
-    CallResult,
     Drain,
     EngineFailed,
     FromEngine,
@@ -56,8 +52,6 @@ class SocketEngineClient:
         self._from_engine = self._bind(zmq.PULL, directory / OUT_SOCKET)
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str, _Stream] = {}
-        self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._call_ids = itertools.count()
         self.dead: str | None = None
         """Why the engine is gone, once it is."""
         self._receiver = asyncio.create_task(self._receive(), name="engine-outputs")
@@ -78,23 +72,6 @@ class SocketEngineClient:
         self._send(request)
         return stream
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """Their streams end with an ``abort`` output."""
-        self._check_alive()
-        self._send(AbortRequests(list(request_ids)))
-
-    async def call(self, method: str, *args: Any) -> Any:
-        """As ``contracts.EngineClient.call``."""
-        self._check_alive()
-        call_id = next(self._call_ids)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls[call_id] = answer
-        try:
-            self._send(Call(call_id, method, list(args)))
-            return await answer
-        finally:
-            self._calls.pop(call_id, None)
-
     def drain(self, timeout_s: float) -> None:
         """Tell the engine that no more requests come; it ends by itself."""
         self._check_alive()
@@ -103,16 +80,13 @@ class SocketEngineClient:
     # ---- the end ----
 
     def fail(self, why: str) -> None:
-        """The engine is gone: end every stream and call with EngineDead, refuse new ones."""
+        """The engine is gone: end every stream with EngineDead, refuse new ones."""
         if self.dead is not None:
             return
         self.dead = why
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(EngineDead(why))
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(EngineDead(why))
         self.failed.set()
         self.started.set()
 
@@ -165,8 +139,6 @@ class SocketEngineClient:
             case EngineReady():
                 self.ready = message
                 self.started.set()
-            case CallResult():
-                self._answer(message)
             case EngineFailed():
                 self._give_up(message)
 
@@ -178,18 +150,9 @@ class SocketEngineClient:
         if stream is not None:  # else it was closed, and the abort is on its way
             stream.put(output)
 
-    def _answer(self, result: CallResult) -> None:
-        answer = self._calls.get(result.call_id)
-        if answer is None or answer.done():
-            return
-        if result.error is not None:
-            answer.set_exception(EngineError(result.error))
-        else:
-            answer.set_result(result.value)
-
     def _give_up(self, failure: EngineFailed) -> None:
         self.failure = failure
-        if failure.detail:
+        if failure.detail and not failure.mendable:
             _log.error("the engine failed: %s\n%s", failure.message, failure.detail)
         self.fail(failure.message)
 

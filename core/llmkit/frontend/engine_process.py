@@ -46,8 +46,9 @@ class EngineDirectory:
 
 
 def engine_command() -> list[str]:
-    """The engine with this interpreter. It finds modules where this process does.
+    """The engine with this interpreter, less its argument: the directory with its sockets.
 
+    It finds modules where this process does.
     ``-m`` alone puts the working directory first, where a file may hide an installed package.
     """
     here = {"", os.getcwd()}
@@ -66,7 +67,7 @@ class EngineProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], payload: bytes) -> EngineProcess:
-        """``payload`` is what ``EngineLaunch`` packs, with its length in front.
+        """``payload`` is what ``assemble/launch.py`` packs, with its length in front.
 
         :raises StartupError: there is no such program, or no more processes are to be had.
         """

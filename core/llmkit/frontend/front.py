@@ -6,18 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from llmkit.config import Config
-from llmkit.contracts import EngineReady
+from llmkit.contracts import CheckpointInfo, EngineReady, ModelFiles, Progress
 from llmkit.errors import Draining, EngineDead, LlmkitError
 from llmkit.frontend.client_mp import OUT_SOCKET, SocketEngineClient
 from llmkit.frontend.engine_process import EngineDirectory, EngineProcess, describe_exit, engine_command
 from llmkit.frontend.generate import FrontGenerator
 from llmkit.frontend.prepare import PrepareHook, Preparer
 from llmkit.frontend.requests import Limits
-from llmkit.frontend.services import FrontModel, FrontServices, PluginTable, served_model
+from llmkit.frontend.services import FrontModel, FrontServices, served_model
 from llmkit.frontend.threads import in_daemon_thread
 
 Phase = Literal["starting", "ready", "draining", "dead"]
@@ -43,43 +42,48 @@ class FrontState:
 class ModelAtHand:
     """A model whose files are here, and how a front starts with it."""
 
-    name: str
-    root: str
-    launch: Callable[[Path], bytes]
-    """The engine's start-up payload for this directory, length in front."""
+    files: ModelFiles
+    info: CheckpointInfo
+    launch: bytes
+    """The engine's start-up payload, length in front."""
     load_front: Callable[[], FrontModel]
     """Tokenizer and template; may take seconds."""
+
+
+FindModel = Callable[[Progress], ModelAtHand]
+"""Find the model, fetching it if need be; may take as long as a download does. Runs in a thread."""
 
 
 class Front:
     """Owns the engine process, its client, its directory and the services built on them.
 
-    ``starting`` -> ``ready`` -> ``draining`` -> ``dead``; any phase may end in ``dead``. Whatever the way,
-    no process, socket file or directory stays behind.
+    ``starting`` -> ``ready`` -> ``draining`` -> ``dead``; any phase may end in ``dead``. A start finds the
+    model, then starts the engine. Whatever the way, no process, socket file or directory stays behind.
     """
 
     def __init__(
         self,
         config: Config,
-        model: ModelAtHand,
+        find_model: FindModel,
         *,
         hooks: Sequence[PrepareHook] = (),
-        plugin_table: PluginTable = tuple,
         command: Sequence[str] | None = None,
     ) -> None:
         """``command`` starts the engine; this installation's own if None."""
-        self.services = FrontServices(config, plugin_table)
+        self.services = FrontServices(config)
         self.died = asyncio.Event()
         """Set once the engine is gone, or could not start, without having been asked to go."""
         self.exit_code = 0
         """What the program ends with."""
         self.error: LlmkitError | None = None
         """What it died of."""
+        self.model: ModelAtHand | None = None
+        """Once it was found."""
         self._config = config
-        self._model = model
+        self._find_model = find_model
         self._preparer = Preparer(hooks)
         self._command = list(command) if command is not None else engine_command()
-        self._state = FrontState("starting", "starting the engine")
+        self._state = self._search = FrontState("starting", "looking for the model")
         self._life: asyncio.Task[None] | None = None
         self._directory: EngineDirectory | None = None
         self._client: SocketEngineClient | None = None
@@ -89,11 +93,13 @@ class Front:
 
     @property
     def state(self) -> FrontState:
-        if self._state.phase == "starting" and self._client is not None:
-            if self._client.ready is not None:
-                return FrontState("starting", "loading the tokenizer")
-            return FrontState("starting", self._client.status.phase, self._client.status.fraction)
-        return self._state
+        if self._state.phase != "starting":
+            return self._state
+        if self._client is None:
+            return self._search
+        if self._client.ready is not None:
+            return FrontState("starting", "loading the tokenizer")
+        return FrontState("starting", self._client.status.phase, self._client.status.fraction)
 
     @property
     def ready(self) -> EngineReady | None:
@@ -150,10 +156,10 @@ class Front:
         await self._release()
 
     async def _start_up(self) -> tuple[SocketEngineClient, EngineProcess]:
-        model = self._model
+        model = self.model = await in_daemon_thread(self._search_model, "find-model")
         self._directory = EngineDirectory(OUT_SOCKET)
         client = self._client = SocketEngineClient(self._directory.path)
-        process = await EngineProcess.start(self._command, model.launch(self._directory.path))
+        process = await EngineProcess.start([*self._command, str(self._directory.path)], model.launch)
         self._process = process
         self._exit_watch = asyncio.create_task(self._watch_exit(process, client), name="engine-watch")
         loading = asyncio.create_task(in_daemon_thread(model.load_front, "load-tokenizer"))
@@ -163,16 +169,26 @@ class Front:
         finally:
             loading.cancel()
             starting.cancel()
-        self._begin_service(client, front_model, ready)
+        self._begin_service(client, model, front_model, ready)
         return client, process
 
-    def _begin_service(self, client: SocketEngineClient, front_model: FrontModel, ready: EngineReady) -> None:
-        config, model = self._config, self._model
+    def _search_model(self) -> ModelAtHand:
+        """In a thread of its own; its progress is all that writes ``_search``."""
+
+        def progress(phase: str, fraction: float) -> None:
+            self._search = FrontState("starting", phase, fraction)
+
+        return self._find_model(progress)
+
+    def _begin_service(
+        self, client: SocketEngineClient, model: ModelAtHand, front_model: FrontModel, ready: EngineReady
+    ) -> None:
+        config = self._config
         limits = Limits.of(ready, front_model, config.model.seed)
         self._generator = FrontGenerator(
             client, front_model.tokenizer, limits, config, self._preparer, self.services.observers
         )
-        served = served_model(config, model.name, model.root, ready.max_model_len)
+        served = served_model(config, model.files.name, model.files.path, ready.max_model_len)
         self.services.complete(front_model, self._generator, served, lambda: client.stats)
         self._state = FrontState("ready", "ready")
 
@@ -203,6 +219,8 @@ class Front:
         error = EngineDead(client.dead or "the engine process is gone")
         if client.failure is not None:
             error.exit_code = client.failure.exit_code
+            if client.failure.detail:
+                error.add_note(f"in the engine process:\n{client.failure.detail.rstrip()}")
         return error
 
     def _die(self, error: LlmkitError) -> None:

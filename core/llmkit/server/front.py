@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Literal, Protocol
 
-from llmkit.contracts import Services
+from llmkit.contracts import EngineReady
+from llmkit.errors import LlmkitError
+from llmkit.frontend.services import FrontServices
 
 Phase = Literal["starting", "ready", "draining", "dead"]
 
@@ -30,17 +32,25 @@ class Front(Protocol):
     @property
     def state(self) -> FrontState: ...
     @property
-    def services(self) -> Services: ...
+    def services(self) -> FrontServices: ...
+    @property
+    def ready(self) -> EngineReady | None:
+        """None until the engine answers."""
+
     @property
     def died(self) -> asyncio.Event:
-        """Set once the engine is gone without having been asked to go."""
+        """Set once the engine is gone, or could not start, without having been asked to go."""
 
     @property
     def exit_code(self) -> int:
         """What the program ends with once ``died`` is set."""
 
+    @property
+    def error(self) -> LlmkitError | None:
+        """What it died of."""
+
     async def start(self) -> None:
-        """Spawn the engine; returns at once."""
+        """Begin to find the model and start the engine; returns at once."""
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, wait for those under way, abort what is left after ``timeout_s``."""

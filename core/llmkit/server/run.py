@@ -7,12 +7,14 @@ import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
 
 from llmkit.config import Config
+from llmkit.errors import EngineDead
 from llmkit.server.app import Plugins, build_app
 from llmkit.server.front import Front
 from llmkit.server.listen import BACKLOG, Listener
@@ -35,10 +37,11 @@ OnState = Callable[[Front, str], None]
 def run(front: Front, plugins: Plugins, config: Config, on_state: OnState | None = None) -> int:
     """Serve until a signal or the engine's death; gives the program's exit code.
 
-    0 after SIGTERM or SIGINT and a drain; 1 if a second signal cut it short; the front's own code
-    if the engine died. The address is bound first, before the engine starts.
+    0 after SIGTERM or SIGINT and a drain; 1 if a second signal cut it short. The address is bound
+    first, before the front starts.
 
     :raises StartupError: the address cannot be had.
+    :raises LlmkitError: what the front died of; it could not start, or the engine is gone.
     """
     _log_to_stderr(config.server.log_level)
     listener = Listener(config.server)
@@ -87,7 +90,6 @@ class _Life:
                 server_header=False,
                 proxy_headers=False,
                 backlog=BACKLOG,
-                root_path=config.server.root_path,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=FLUSH_S,
             )
@@ -99,7 +101,7 @@ class _Life:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
-        serving = asyncio.create_task(self._server.serve(sockets=[self._listener.socket]), name="http")
+        serving = asyncio.create_task(self._server.serve(sockets=self._listener.sockets), name="http")
         reporting = asyncio.create_task(self._report(), name="state")
         try:
             await self._front.start()
@@ -132,18 +134,19 @@ class _Life:
             serving.result()
             raise RuntimeError("the HTTP server ended by itself")
         if self._front.died.is_set():
-            return await self._after_death()
-        if self._front.state.phase == "ready":
+            await self._after_death()
+        elif self._front.state.phase == "ready":
             await _first(self._front.drain(self._drain_s), self._stop_now.wait(), self._front.died.wait())
         if self._front.died.is_set():
-            return await self._after_death()
+            await self._after_death()
         return 1 if self._stop_now.is_set() else 0
 
-    async def _after_death(self) -> int:
+    async def _after_death(self) -> NoReturn:
         """Streams under way end with an error event by themselves; probes get to see a 503."""
-        logger.error("the engine died: %s", self._front.state.detail)
-        await _first(asyncio.sleep(DEATH_NOTICE_S), self._stop_now.wait())
-        return self._front.exit_code or 1
+        if self._front.ready is not None:
+            logger.error("the engine died: %s", self._front.state.detail)
+            await _first(asyncio.sleep(DEATH_NOTICE_S), self._stop_now.wait())
+        raise self._front.error or EngineDead(self._front.state.detail)
 
     async def _report(self) -> None:
         told = None

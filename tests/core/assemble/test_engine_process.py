@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,8 +25,6 @@ from llmkit.contracts import CheckpointInfo, EngineReady, FinishReason, ModelFil
 from llmkit.errors import EngineError
 from llmkit.messages import (
     AbortRequests,
-    Call,
-    CallResult,
     Drain,
     EngineFailed,
     FromEngine,
@@ -37,6 +36,14 @@ from ..engine.harness import make_request
 
 PATIENCE_S = 60.0
 PLUGIN = "llmkit.testing.scripted"
+ENGINE = [sys.executable, "-m", "llmkit.assemble.engine_main"]
+
+
+def listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
 
 
 class Front:
@@ -45,8 +52,8 @@ class Front:
     def __init__(self, directory: Path, script: dict[str, Any], config: Config | None = None) -> None:
         self.directory = directory / "sockets"
         self.directory.mkdir(mode=0o700)
-        self.extra = directory / "shared"
-        self.extra.write_text("x")
+        self.uds = directory / "api.sock"
+        self.listener = listen(self.uds)
         (directory / "script.json").write_text(json.dumps(script))
         options = f"{PLUGIN}.script={directory / 'script.json'}"
         self.context = zmq.Context()
@@ -55,7 +62,7 @@ class Front:
         self.pull.bind(f"ipc://{self.directory / 'engine.out'}")
         self.decoder = msgspec.msgpack.Decoder(FromEngine)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "llmkit.assemble.engine_main"],
+            [*ENGINE, str(self.directory)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -68,8 +75,7 @@ class Front:
             ),
             files=ModelFiles(str(directory), "scripted", "1"),
             info=CheckpointInfo("None", {"max_position_embeddings": 512, "vocab_size": 300}),
-            directory=str(self.directory),
-            unlink=(str(self.extra),),
+            uds=str(self.uds),
         )
         write_launch(self.process.stdin, launch)
 
@@ -103,6 +109,7 @@ class Front:
         self.process.wait(PATIENCE_S)
         if self.process.stdin is not None:
             self.process.stdin.close()
+        self.listener.close()
         self.context.destroy(linger=0)
 
 
@@ -132,12 +139,6 @@ def test_it_serves_and_drains(launch: Callable[..., Front]) -> None:
 
     front.send(make_request("bad", [], 1))
     assert front.tokens("bad")[1].finish == FinishReason.ERROR
-
-    front.send(Call(7, "reset_prefix_cache"))
-    answers = front.until(lambda message: isinstance(message, CallResult))
-    assert answers[-1] == CallResult(7, value=True)
-    front.send(Call(8, "nonsense"))
-    assert "nonsense" in front.until(lambda message: isinstance(message, CallResult))[-1].error
 
     front.send(make_request("b", b"slow", 400))
     front.until(lambda message: isinstance(message, StepOutputs) and message.outputs)
@@ -174,6 +175,7 @@ def test_a_failed_step_ends_every_request_and_the_process(launch: Callable[..., 
     }
     assert ends["fine"].error == messages[-1].message == "the script says that token 2 fails"
     assert "Traceback" in messages[-1].detail
+    assert not messages[-1].mendable
     assert front.process.wait(PATIENCE_S) == messages[-1].exit_code == 1
 
 
@@ -198,6 +200,8 @@ def test_a_start_that_is_refused(
     assert isinstance(failed, EngineFailed)
     assert message in failed.message
     assert "Traceback" not in failed.message
+    assert "Traceback" in failed.detail
+    assert failed.mendable
     assert front.process.wait(PATIENCE_S) == failed.exit_code == code
 
 
@@ -209,11 +213,44 @@ def test_nothing_is_left_when_the_front_dies(launch: Callable[..., Front], busy:
     if busy != "idle":
         front.send(make_request("a", b"slow" if busy == "working" else b"hang", 500))
         time.sleep(0.2)
+    front.listener.close()
     assert front.process.stdin is not None
     front.process.stdin.close()
     assert front.process.wait(PATIENCE_S) == 1
     assert not front.directory.exists()
-    assert not front.extra.exists()
+    assert not front.uds.exists()
+
+
+def test_a_successor_keeps_its_socket(launch: Callable[..., Front]) -> None:
+    front = launch({})
+    front.listener.close()
+    front.uds.unlink()
+    with listen(front.uds):
+        assert front.process.stdin is not None
+        front.process.stdin.close()
+        assert front.process.wait(PATIENCE_S) == 1
+        assert not front.directory.exists()
+        assert front.uds.is_socket()
+
+
+@pytest.mark.parametrize("sent", [b"", (99).to_bytes(8, "big") + b"half"])
+def test_nothing_is_left_when_the_front_dies_before_it_said_what_to_do(tmp_path: Path, sent: bytes) -> None:
+    for name in ("engine.in", "engine.out"):
+        (tmp_path / "sockets" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "sockets" / name).touch()
+    done = subprocess.run([*ENGINE, str(tmp_path / "sockets")], input=sent, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 2
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    for arguments in ([str(tmp_path)], []):
+        done = subprocess.run(
+            [*ENGINE, *arguments], stdin=subprocess.DEVNULL, timeout=PATIENCE_S, check=False
+        )
+        assert done.returncode == 2
+    assert os.listdir(tmp_path) == ["precious"]
 
 
 def test_a_launch_survives_the_pipe() -> None:
@@ -221,8 +258,7 @@ def test_a_launch_survives_the_pipe() -> None:
         Config(plugins=PluginConfig(load=("a", "b"), plugin_option=("a.x=1",))),
         ModelFiles("/x", "n", "i"),
         CheckpointInfo("A", {"rope": {"theta": 1e6}}),
-        "/tmp/x",
-        ("/dev/shm/y",),
+        "/tmp/x.sock",
     )
     stream = io.BytesIO()
     write_launch(stream, launch)

@@ -34,7 +34,6 @@ def test_requests_run_to_their_ends_in_process() -> None:
     assert tokens == {"a": [*b"xyz", 256], "b": [*b"hi", 256]}
     assert set(ends.values()) == {FinishReason.STOP}
     assert client.stats.blocks_held == 0
-    assert client.call("reset_prefix_cache") is True
     client.close()
     client.close()
 
@@ -74,13 +73,6 @@ def test_a_failed_step_ends_every_open_request_once() -> None:
         ("b", FinishReason.ERROR, "it broke"),
     ]
     assert core.fail("again") == []
-
-
-def test_methods_are_called_by_name() -> None:
-    core = make_core()
-    assert core.call("check") is None
-    with pytest.raises(EngineError, match="no method 'explode'; it has check, reset_prefix_cache"):
-        core.call("explode")
 
 
 def test_nothing_to_do() -> None:

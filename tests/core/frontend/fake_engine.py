@@ -1,6 +1,7 @@
 """An engine process without an engine: real sockets, real messages, tokens that count up.
 
-Run as a program. Reads a launch (length, msgpack of :class:`Orders`) like the real one. What a request
+Run as a program with the sockets' directory. Reads a launch (length, msgpack of :class:`Orders`) like the
+real one. What a request
 gets depends on its first prompt token: HANG one token and then silence, BREAK the end of the engine, anything
 else ``max_tokens`` tokens ``prompt[0], prompt[0] + 1, ...``, one a step.
 """
@@ -18,8 +19,6 @@ import zmq
 from llmkit.messages import (
     AbortRequests,
     AddRequest,
-    Call,
-    CallResult,
     Drain,
     EngineFailed,
     EngineReady,
@@ -36,20 +35,20 @@ HANG, BREAK, GARBAGE = 1, 2, 3
 
 
 class Orders(msgspec.Struct):
-    directory: str
     fail: str = ""
     """Fail to start with these words."""
     never_ready: bool = False
 
 
 def main() -> int:
+    directory = sys.argv[1]
     length = int.from_bytes(sys.stdin.buffer.read(8), "big")
     orders = msgspec.msgpack.decode(sys.stdin.buffer.read(length), type=Orders)
     threading.Thread(target=_die_with_front, daemon=True).start()
     context = zmq.Context()
     inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-    inbox.connect(f"ipc://{orders.directory}/engine.in")
-    outbox.connect(f"ipc://{orders.directory}/engine.out")
+    inbox.connect(f"ipc://{directory}/engine.in")
+    outbox.connect(f"ipc://{directory}/engine.out")
 
     def send(message: FromEngine) -> None:
         outbox.send(msgspec.msgpack.encode(message))
@@ -88,10 +87,6 @@ def serve(inbox: zmq.Socket, send, outbox: zmq.Socket) -> None:
                     gone = [name for name in ids if running.pop(name, None)]
                     outputs = [StepOutput(name, finish=FinishReason.ABORT) for name in gone]
                     send(StepOutputs(outputs, EngineStats(running=len(running), steps=steps)))
-                case Call(method="echo") as call:
-                    send(CallResult(call.call_id, call.args))
-                case Call() as call:
-                    send(CallResult(call.call_id, error=f"no method {call.method}"))
                 case Drain():
                     draining = True
         outputs = []

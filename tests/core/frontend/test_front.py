@@ -9,18 +9,20 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from llmkit.config import Config, SchedulerConfig
-from llmkit.contracts import AddRequest, Content, Finished, SamplingParams, Tokens
-from llmkit.errors import Draining, EngineDead, EngineError, StartupError
+from llmkit.contracts import AddRequest, CheckpointInfo, Content, Finished, ModelFiles, SamplingParams, Tokens
+from llmkit.errors import Draining, EngineDead, EngineError, ModelNotFound, StartupError
+from llmkit.fold import fold_generation
 from llmkit.frontend.engine_process import EngineDirectory, EngineProcess
-from llmkit.frontend.fold import fold_generation
-from llmkit.frontend.front import Front, ModelAtHand
+from llmkit.frontend.front import Front, FrontState, ModelAtHand
 from llmkit.frontend.services import FrontModel
 from llmkit.types import FinishReason
 from tests.core.frontend.fake_engine import BREAK, GARBAGE, HANG, Orders
@@ -42,18 +44,25 @@ def _private_temporary_directory(monkeypatch):
         assert os.listdir(directory) == []
 
 
-def payload(**orders):
-    def launch(directory):
-        data = msgspec.msgpack.encode(Orders(str(directory), **orders))
-        return len(data).to_bytes(8, "big") + data
-
-    return launch
+FILES = ModelFiles("/models/toy", "toy", "1")
 
 
-def make_front(*, load_front=lambda: FrontModel(Bytes(), None, {}, (256,)), command=COMMAND, **orders):
+def make_front(
+    *,
+    find=lambda progress: None,
+    load_front=lambda: FrontModel(Bytes(), None, {}, (256,)),
+    command=COMMAND,
+    **orders,
+):
     config = Config(scheduler=SchedulerConfig(max_num_seqs=2, max_queue=2))
-    model = ModelAtHand("toy", "/models/toy", payload(**orders), load_front)
-    return Front(config, model, command=command)
+    data = msgspec.msgpack.encode(Orders(**orders))
+    payload = len(data).to_bytes(8, "big") + data
+
+    def find_model(progress):
+        find(progress)
+        return ModelAtHand(FILES, CheckpointInfo("X", {}), payload, load_front)
+
+    return Front(config, find_model, command=command)
 
 
 @contextlib.asynccontextmanager
@@ -131,12 +140,9 @@ async def test_kill_of_the_engine_ends_streams_and_the_front():
     async with running() as front:
         generation = await front.services.generator.submit([HANG], SamplingParams(max_tokens=9, n=2))
         direct = front._client.stream(request("direct", HANG))
-        call = asyncio.create_task(front._client.call("never answered in time"))
         for _ in range(2):
             await anext(generation)
         await anext(direct)
-        with pytest.raises(EngineError, match="no method"):
-            await call
         pid = front.engine_pid
         killed_at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
@@ -215,21 +221,49 @@ async def test_a_stop_string_aborts_in_the_engine_and_ends_the_text():
                 await asyncio.sleep(0.01)
 
 
-async def test_abort_ends_streams_with_an_output():
-    async with running() as front:
-        stream = front._client.stream(request("x", HANG))
-        await anext(stream)
-        await front._client.abort(["x", "unknown"])
-        assert (await anext(stream)).finish is FinishReason.ABORT
-        with pytest.raises(StopAsyncIteration):
-            await anext(stream)
+async def test_the_model_is_looked_for_before_the_engine_starts():
+    found = threading.Event()
+
+    def find(progress):
+        progress("fetching the model", 0.4)
+        assert found.wait(30)
+
+    front = make_front(find=find)
+    assert front.state.detail == "looking for the model"
+    await front.start()
+    async with asyncio.timeout(30):
+        while front.state.fraction is None:
+            await asyncio.sleep(0.01)
+    assert front.state == FrontState("starting", "fetching the model", 0.4)
+    assert (front.model, front.engine_pid) == (None, None)
+    found.set()
+    await phase(front, "ready")
+    assert front.model.files == FILES
+    await front.stop()
 
 
-async def test_calls_answer_or_raise():
-    async with running() as front:
-        assert await front._client.call("echo", 1, "two") == [1, "two"]
-        with pytest.raises(EngineError, match="no method dance"):
-            await front._client.call("dance")
+async def test_a_model_that_is_not_there_ends_the_front_before_it_began():
+    def find(progress):
+        raise ModelNotFound("no such model")
+
+    front = make_front(find=find)
+    await front.start()
+    async with asyncio.timeout(30):
+        await front.died.wait()
+    assert isinstance(front.error, ModelNotFound)
+    assert (front.state.phase, front.exit_code, front.engine_pid) == ("dead", 1, None)
+    await front.stop()
+
+
+async def test_stopping_while_the_model_is_looked_for_waits_for_nobody():
+    never = threading.Event()
+    front = make_front(find=lambda progress: never.wait(600))
+    await front.start()
+    await asyncio.sleep(0.02)
+    async with asyncio.timeout(5):
+        await front.stop()
+    assert front.state.phase == "dead"
+    never.set()
 
 
 async def test_drain_lets_requests_end_and_takes_no_more():
@@ -261,12 +295,14 @@ async def test_a_drain_before_the_engine_is_ready_just_stops():
 
 
 async def test_an_engine_that_cannot_start_is_quoted_with_its_exit_code():
-    front = make_front(fail="--attn nope: no attention is called 'nope'")
+    front = make_front(fail="--attn nope: no attention backend is called 'nope'")
     await front.start()
     async with asyncio.timeout(30):
         await front.died.wait()
     assert (front.state.phase, front.exit_code) == ("dead", 2)
     assert "--attn nope" in front.state.detail
+    assert "a traceback" in "".join(traceback.format_exception(front.error))
+    assert "a traceback" not in front.state.detail
     await front.stop()
 
 

@@ -22,7 +22,7 @@ from llmkit.contracts import (
     StepOutput,
     TokenLogprob,
 )
-from llmkit.errors import Draining, EngineDead, EngineError
+from llmkit.errors import Draining, EngineDead
 from llmkit.frontend.chat_template import ChatTemplate
 from llmkit.frontend.generate import FrontGenerator
 from llmkit.frontend.prepare import Preparer
@@ -46,6 +46,7 @@ class ByteTokenizer:
     eos_token_id = EOS_ID
     special_ids = frozenset({EOS_ID, START_ID, BOS_ID})
     special_tokens = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    longest_token: int | None = len("<|im_start|>")
     _names = {EOS_ID: b"<|im_end|>", START_ID: b"<|im_start|>", BOS_ID: b"<s>"}
 
     def __init__(self, add_bos: bool = False) -> None:
@@ -123,12 +124,9 @@ class ScriptedEngine:
         self.running.add(request.request_id)
         return _Outputs(self, request)
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        self.aborted += request_ids
-        self.running.difference_update(request_ids)
-
-    async def call(self, method: str, *args: Any) -> Any:
-        raise EngineError(f"no method {method}")
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+        self.running.discard(request_id)
 
 
 class _Outputs:
@@ -161,7 +159,7 @@ class _Outputs:
             await asyncio.wait({self._step})
         await self._outputs.aclose()
         if self._request.request_id in self._engine.running:
-            await self._engine.abort([self._request.request_id])
+            self._engine.abort(self._request.request_id)
 
     async def _run(self, script: Script) -> AsyncIterator[StepOutput]:
         request, sent = self._request, 0
@@ -224,8 +222,10 @@ class LocalFront:
         self.state = State()
         self.died = asyncio.Event()
         self.exit_code = 0
+        self.error: EngineDead | None = None
         self.engine = ScriptedEngine()
-        self.services = FrontServices(self.config, tuple)
+        self.ready = self.engine.ready
+        self.services = FrontServices(self.config)
         tokenizer = ByteTokenizer(self.add_bos)
         chat = None if self.template is None else ChatTemplate(self.template, tokenizer)
         limits = Limits(MAX_MODEL_LEN, VOCAB_SIZE, (EOS_ID,))
@@ -245,7 +245,8 @@ class LocalFront:
         self.engine.script = lambda request: Script(pieces, **options)
 
     def die(self) -> None:
-        self.state = State("dead", "the engine process is gone")
+        self.error = EngineDead("the engine process is gone")
+        self.state = State("dead", str(self.error))
         self.engine.dead.set()
         self.died.set()
 
@@ -265,9 +266,7 @@ def server_config(**server: Any) -> Config:
 async def serving(front: LocalFront, plugins: Any = None) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a real HTTP server around ``front``."""
     app = build_app(front, plugins or plugins_of(*BUILT_IN), front.config)
-    config = uvicorn.Config(
-        app, port=0, root_path=front.config.server.root_path, lifespan="off", log_config=None
-    )
+    config = uvicorn.Config(app, port=0, lifespan="off", log_config=None)
     config.load()
     server = uvicorn.Server(config)
     # Only what a test needs of uvicorn's own life: its main loop and its shutdown mostly sleep.
