@@ -30,6 +30,23 @@ FLAGS: Mapping[str, str] = {
 }
 """Component kind -> what chooses among its names."""
 
+NOUNS: Mapping[str, str] = {
+    "source": "model source",
+    "loader": "weight loader",
+    "model": "model implementation",
+    "linear": "linear method",
+    "ops": "set of operations",
+    "attention": "attention backend",
+    "policy": "scheduling policy",
+}
+"""Component kind -> what a message calls one, where that is not the kind itself."""
+
+LATER: Mapping[str, frozenset[str]] = {
+    "executor": frozenset({"multiproc", "ray"}),
+    "attention": frozenset({"paged-cuda"}),
+}
+"""Names that users of other engines or readers of the plan ask for, and that nobody registers yet."""
+
 CORE_NAMES: Mapping[str, frozenset[str]] = {"scheduler": frozenset({"continuous"})}
 """Names that the core itself registers in the process that needs them; protected like a built-in's."""
 
@@ -101,7 +118,7 @@ class Registry:
         for holder in holders:
             if holder.owner == entry.owner:
                 raise DuplicateName(
-                    f"plugin {entry.owner!r} registers {entry.kind} {entry.name!r} more than once"
+                    f"plugin {entry.owner!r} registers {noun(entry.kind)} {entry.name!r} more than once"
                 )
             if (holder.protected or entry.protected) and given_to not in (entry.owner, holder.owner):
                 whose = "built-in plugin" if holder.protected else "plugin"
@@ -113,7 +130,7 @@ class Registry:
     @staticmethod
     def _taken(entry: Entry, holder: str) -> str:
         return (
-            f"plugin {entry.owner!r} registers {entry.kind} {entry.name!r}, a name that {holder} has; "
+            f"plugin {entry.owner!r} registers {noun(entry.kind)} {entry.name!r}, a name that {holder} has; "
             f"--override {entry.kind}:{entry.name}={entry.owner} would give it away"
         )
 
@@ -144,15 +161,17 @@ class Registry:
         entry = self.find(kind, name)
         if entry is not None:
             return entry
-        flag = FLAGS.get(kind, kind)
+        flag, called = FLAGS.get(kind, kind), noun(kind)
         shared = self._plain(kind, name)
         if shared:
             addresses = listing(e.address for e in shared)
-            raise UnknownName(f"{flag}: several plugins offer {kind} {name!r}; write one of {addresses}")
+            raise UnknownName(f"{flag}: several plugins offer {called} {name!r}; write one of {addresses}")
         known = self.names(kind)
+        if name in LATER.get(kind, ()):
+            raise UnknownName(f"{flag}: {called} {name!r} is not supported yet. Known: {listing(known)}")
         guess = nearest(name, known)
         hint = f"; did you mean {guess!r}?" if guess else "."
-        raise UnknownName(f"{flag}: no {kind} is called {name!r}{hint} Known: {listing(known)}")
+        raise UnknownName(f"{flag}: no {called} is called {name!r}{hint} Known: {listing(known)}")
 
     def choose(self, kind: str, requested: str, spec: Any) -> Choice:
         """Resolve a name or ``auto`` for ``spec``.
@@ -173,7 +192,9 @@ class Registry:
                 return Choice(kind, self.name_of(entry), "auto", tuple(passed_over))
             passed_over.append((self.name_of(entry), reason))
         reasons = "; ".join(f"{name}: {reason}" for name, reason in passed_over) or "none is registered"
-        raise StartupError(f"{FLAGS.get(kind, kind)} auto: no {kind} can serve this model here ({reasons})")
+        raise StartupError(
+            f"{FLAGS.get(kind, kind)} auto: no {noun(kind)} can serve this model here ({reasons})"
+        )
 
     def usable(self, kind: str, spec: Any) -> list[str]:
         """Every name that ``auto`` may take for ``spec``, best first; for kinds that combine several."""
@@ -214,6 +235,11 @@ class Registry:
             f"{FLAGS.get(entry.kind, entry.kind)} {entry.name}: {entry.owner} cannot serve this model here: "
             f"{reason}. Usable: {listing(usable)}"
         )
+
+
+def noun(kind: str) -> str:
+    """A component kind in a message's words."""
+    return NOUNS.get(kind, kind)
 
 
 def _passed_over(entry: Entry, spec: Any) -> str | None:

@@ -139,6 +139,9 @@ def test_values_are_converted(field: str, raw: Any, expected: Any) -> None:
         pytest.param("max_model_len", "long", "write 16384, 16K or 16k", id="context"),
         pytest.param("hf_overrides", "[1]", "not a JSON object", id="json-type"),
         pytest.param("hf_overrides", "{a}", "is not JSON", id="json"),
+        pytest.param(
+            "hf_overrides", '{"a":' * 9999, "^--hf-overrides: .{,250} is nested too deeply", id="deep-json"
+        ),
         pytest.param("enable_prefix_caching", "maybe", "neither true nor false", id="bool"),
         pytest.param("served_model_name", [""], "an empty value", id="empty"),
         pytest.param("revision", 3, "is not text; put it in quotes", id="text"),
@@ -179,6 +182,14 @@ def test_a_setting_that_does_not_exist_is_an_error() -> None:
         pytest.param(
             "tool-call-parser: hermes", "--tool-call-parser is not supported yet", id="vllm-not-yet"
         ),
+        pytest.param(
+            "no-enable-prefix-caching: maybe",
+            "no-enable-prefix-caching: 'maybe' is neither true nor false; want true|false",
+            id="negative",
+        ),
+        pytest.param(
+            "enable-prefix-caching: true\nno-enable-prefix-caching: true", "sets already", id="both-ways"
+        ),
         pytest.param("load: [a]", "no setting is called 'load'", id="not-a-flag"),
     ],
 )
@@ -195,6 +206,13 @@ def test_a_file_may_use_underscores_aliases_and_lists(tmp_path: Path) -> None:
     assert loaded.config.parallel.attn == "reference"
     assert loaded.config.server.uds is None
     assert loaded.config.model.hf_overrides == {"x": 1}
+
+
+@pytest.mark.parametrize(("written", "expected"), [("true", False), ("false", True), ("'on'", False)])
+def test_a_file_may_use_the_negative_of_a_flag(tmp_path: Path, written: str, expected: bool) -> None:
+    loaded = load(f"no_enable_prefix_caching: {written}", tmp_path)
+    assert loaded.config.cache.enable_prefix_caching is expected
+    assert "no_enable_prefix_caching" in str(origin(loaded, "enable_prefix_caching"))
 
 
 def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
@@ -217,14 +235,18 @@ def test_a_file_that_is_missing_or_huge_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_secret_is_never_shown() -> None:
-    loaded = load(environ={"LLMKIT_API_KEY": "hush,hash"}, prefix_cache_salt="pepper")
+    loaded = load(environ={"LLMKIT_API_KEY": '["hush", "hash"]'}, prefix_cache_salt="pepper")
     assert loaded.config.server.api_key == ("hush", "hash")
     shown = {row.name: row.value for row in sources.show(loaded)}
     assert shown["server.api_key"] == "(set)"
     assert not any(secret in text for text in shown.values() for secret in ("hush", "hash", "pepper"))
     with pytest.raises(UsageError, match="LLMKIT_API_KEY: want text, repeatable, not empty") as caught:
-        load(environ={"LLMKIT_API_KEY": "hush,"})
+        load(environ={"LLMKIT_API_KEY": '["hush", ""]'})
     assert "hush" not in str(caught.value)
+
+
+def test_a_key_may_hold_a_comma() -> None:
+    assert load(environ={"LLMKIT_API_KEY": "sk-a,b"}).config.server.api_key == ("sk-a,b",)
 
 
 def test_an_empty_key_does_not_leave_the_server_open() -> None:

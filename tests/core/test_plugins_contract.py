@@ -304,7 +304,7 @@ def test_two_third_parties_with_one_name_stay_reachable(site: Path) -> None:
         assert registry.create("policy", f"{name}/same", None) == name
     assert {"one/same", "two/same"} <= set(registry.names("policy"))
     with pytest.raises(
-        UnknownName, match="several plugins offer policy 'same'; write one of one/same, two/same"
+        UnknownName, match="several plugins offer scheduling policy 'same'; write one of one/same, two/same"
     ):
         load_plugins(both, {"policy": "same"})
     given = load_plugins(dataclasses.replace(both, override=("policy:same=two",))).registry

@@ -81,14 +81,23 @@ def test_what_a_factory_raises_names_the_plugin() -> None:
 
 def test_an_unknown_name_lists_the_known_and_the_nearest() -> None:
     with pytest.raises(
-        UnknownName, match=r"--attn: no attention is called 'papd'; did you mean 'paged'. Known: paged"
+        UnknownName,
+        match=r"--attn: no attention backend is called 'papd'; did you mean 'paged'. Known: paged",
     ):
         registry(entry("paged")).get("attention", "papd")
 
 
+def test_a_name_of_a_later_version_says_so() -> None:
+    with pytest.raises(UnknownName, match=r"--executor: executor 'ray' is not supported yet. Known: mine"):
+        registry(Entry("executor", "mine", lambda *given: None, "x")).get("executor", "ray")
+    assert registry(entry("paged-cuda")).get("attention", "paged-cuda").owner == "mine"
+
+
 def test_a_plugin_registers_all_or_nothing() -> None:
     filled = registry(entry("taken", "builtin", builtin=True))
-    with pytest.raises(DuplicateName, match=r"'mine' registers attention 'taken'.*built-in plugin 'builtin'"):
+    with pytest.raises(
+        DuplicateName, match=r"'mine' registers attention backend 'taken'.*built-in plugin 'builtin'"
+    ):
         filled.add([entry("free"), entry("taken")])
     assert filled.names("attention") == ["taken"]
 

@@ -12,6 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 TRUE = frozenset({"true", "1", "yes", "on"})
 FALSE = frozenset({"false", "0", "no", "off"})
+MAX_SHOWN = 200
+"""Characters of a value that a message quotes."""
 
 
 def convert(value: Any, annotation: Any, *, separator: str | None = None) -> Any:
@@ -56,12 +58,15 @@ def type_name(annotation: Any) -> str:
 
 def parse_json(text: str, wanted: type[Any]) -> Any:
     """:raises ValueError: ``text`` is not JSON of this type."""
+    shown = repr(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "...")
     try:
         value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{shown} is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"{text!r} is not JSON ({error})") from None
+        raise ValueError(f"{shown} is not JSON ({error})") from None
     if not isinstance(value, wanted):
-        raise ValueError(f"{text!r} is not a JSON {'object' if wanted is dict else 'list'}")
+        raise ValueError(f"{shown} is not a JSON {'object' if wanted is dict else 'list'}")
     return value
 
 

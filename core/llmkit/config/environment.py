@@ -60,13 +60,21 @@ def read(environ: Mapping[str, str], flags: Iterable[Flag]) -> Environment:
     return Environment(values, notes, tuple(warnings))
 
 
-def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where llmkit writes what it may lose; not created here."""
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Where llmkit writes what it may lose; not created here.
+
+    None where nothing says: no variable, and a user without a home, as containers may have.
+    """
     given = environ.get(CACHE_DIR)
     if given:
         return Path(given)
     base = environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "llmkit"
+    if base:
+        return Path(base) / "llmkit"
+    try:
+        return Path.home() / ".cache" / "llmkit"
+    except RuntimeError:
+        return None
 
 
 def cgroup_root(environ: Mapping[str, str] = os.environ) -> Path:

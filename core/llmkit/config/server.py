@@ -15,7 +15,10 @@ class ServerConfig:
     port: int = option(8000, "port to listen on", minimum=0, maximum=65535)
     uds: str | None = option(None, "Unix socket to listen on instead of host and port")
     api_key: tuple[str, ...] = option(
-        (), "keys that clients must send as a bearer token; may be repeated", secret=True
+        (),
+        "keys that clients must send as a bearer token; may be repeated",
+        secret=True,
+        separator=None,  # a key may hold any character
     )
     allowed_origins: tuple[str, ...] = option(
         (), "web origins that may call (CORS); none by default; may be repeated"

@@ -195,17 +195,27 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 def _from_file(path: Path, notes: list[str]) -> dict[str, _Given]:
     by_key = {flag.key: flag for flag in flags()}
     by_key |= {name.removeprefix("--"): flag for flag in flags() for name in flag.names if name[:2] == "--"}
+    off = {name.removeprefix("--"): flag for flag in flags() for name in flag.negative_names}
     given: dict[str, _Given] = {}
     for written, raw in _read_yaml(path).items():
         key = str(written).replace("_", "-")
-        flag = by_key.get(key)
+        flag = by_key.get(key) or off.get(key)
         if flag is None:
             _explain_unknown(path, str(written), key, by_key, notes)
             continue
         if flag.field in given:
             raise UsageError(f"{path}: {written!r} sets what {given[flag.field].origin.where} sets already")
-        given[flag.field] = _Given(raw, Origin("file", f"{path}: {written}"))
+        origin = Origin("file", f"{path}: {written}")
+        given[flag.field] = _Given(_negated(raw, origin) if key in off else raw, origin)
     return given
+
+
+def _negated(raw: Any, origin: Origin) -> bool:
+    """What ``no-x: raw`` says of ``x``."""
+    try:
+        return not convert(raw, bool)
+    except ValueError as error:
+        raise UsageError(f"{origin.where}: {error}; want true|false") from None
 
 
 def _explain_unknown(

@@ -115,7 +115,7 @@ class _Life:
             await asyncio.wait({serving, reporting})
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
-        self._tell()
+            self._tell()
         return code
 
     def _on_signal(self, number: signal.Signals) -> None:

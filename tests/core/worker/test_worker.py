@@ -104,7 +104,7 @@ def test_a_device_that_is_not_here_is_refused_with_the_flag() -> None:
 
 
 def test_an_unknown_attention_backend_is_named() -> None:
-    with pytest.raises(UnknownName, match="--attn: no attention is called 'fast'"):
+    with pytest.raises(UnknownName, match="--attn: no attention backend is called 'fast'"):
         Worker(with_parallel(toy_spec(), attn="fast")).load(quiet)
 
 
