@@ -5,7 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
+
+_Job = tuple[int, Callable[..., Any], tuple[Any, ...]]
+"""Number of the run, function, arguments."""
+_Answer = tuple[int, BaseException | None]
+"""Number of the run, what the function raised."""
 
 
 class Team:
@@ -16,66 +22,77 @@ class Team:
     """
 
     def __init__(self, num_threads: int) -> None:
-        self._helpers = [_Helper() for _ in range(num_threads - 1)]
-        weakref.finalize(self, _stop, self._helpers)
+        self._jobs: list[SimpleQueue[_Job | None]] = [SimpleQueue() for _ in range(num_threads - 1)]
+        """Each helper's."""
+        self._answers: SimpleQueue[_Answer] = SimpleQueue()
+        self._number = 0
+        self._unsettled = False
+        """A helper may still be at work: a run has begun and not ended."""
+        for jobs in self._jobs:
+            threading.Thread(target=_help, args=(jobs, self._answers), name="cpu-paged", daemon=True).start()
+        weakref.finalize(self, _stop, self._jobs)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """``function(*args)`` in every thread; returns when all have returned.
+        """``function(*args)`` in every thread; returns or raises when all have returned.
 
-        An exception in a helper is raised here.
+        An exception in a helper is raised here. One in the caller, such as a KeyboardInterrupt at any
+        point, waits for the helpers too; if another cuts that short, the next run waits first.
         """
-        for helper in self._helpers:
-            helper.begin(function, args)
+        if self._unsettled:
+            self._settle()
         try:
+            number = self._begin(function, args)
             function(*args)
-        finally:
-            failures = [helper.wait() for helper in self._helpers]
+            failures = self._wait(number)
+        except BaseException:
+            self._settle()
+            raise
+        self._unsettled = False
         for failure in failures:
             if failure is not None:
                 raise failure
 
+    def _begin(self, function: Callable[..., Any], args: tuple[Any, ...]) -> int:
+        self._unsettled = True
+        self._number += 1
+        for jobs in self._jobs:
+            jobs.put((self._number, function, args))
+        return self._number
 
-class _Helper:
-    """A daemon thread between two locks that serve as binary semaphores; one function at a time."""
+    def _wait(self, number: int) -> list[BaseException | None]:
+        """For every helper's answer to this run; those to runs that were interrupted are dropped."""
+        failures: list[BaseException | None] = []
+        while len(failures) < len(self._jobs):
+            answered, failure = self._answers.get()
+            if answered == number:
+                failures.append(failure)
+        return failures
 
-    def __init__(self) -> None:
-        self._start = threading.Lock()
-        self._done = threading.Lock()
-        self._start.acquire()
-        self._done.acquire()
-        self._job: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
-        self._failure: BaseException | None = None
-        threading.Thread(target=self._serve, name="cpu-paged", daemon=True).start()
-
-    def begin(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._job = (function, args)
-        self._start.release()
-
-    def wait(self) -> BaseException | None:
-        """Until the function has returned; what it raised."""
-        self._done.acquire()
-        self._job = None
-        failure, self._failure = self._failure, None
-        return failure
-
-    def stop(self) -> None:
-        self._job = None
-        self._start.release()
-
-    def _serve(self) -> None:
-        while True:
-            self._start.acquire()
-            if self._job is None:
-                return
-            function, args = self._job
-            try:
-                function(*args)
-            except BaseException as failure:  # noqa: BLE001  raised again by the caller
-                self._failure = failure
-            del function, args
-            self._done.release()
+    def _settle(self) -> None:
+        """Wait until helpers are idle: each does its jobs in order, so a last one that does nothing ends
+        whatever it was given before, be that nothing at all."""
+        self._wait(self._begin(_nothing, ()))
+        self._unsettled = False
 
 
-def _stop(helpers: list[_Helper]) -> None:
-    for helper in helpers:
-        helper.stop()
+def _help(jobs: SimpleQueue[_Job | None], answers: SimpleQueue[_Answer]) -> None:
+    """A helper's life: jobs, until None."""
+    while (job := jobs.get()) is not None:
+        number, function, args = job
+        failure: BaseException | None = None
+        try:
+            function(*args)
+        except BaseException as error:  # noqa: BLE001  raised again by the caller
+            failure = error
+        del job, function, args  # or they would live until the next job
+        answers.put((number, failure))
+        del failure
+
+
+def _nothing() -> None:
+    """See :meth:`Team._settle`."""
+
+
+def _stop(jobs: list[SimpleQueue[_Job | None]]) -> None:
+    for each in jobs:
+        each.put(None)

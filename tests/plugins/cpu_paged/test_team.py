@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import signal
+import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from llmkit_cpu_paged import team as team_module
 from llmkit_cpu_paged.team import Team
 
 
@@ -56,3 +65,79 @@ def test_a_team_of_one_starts_no_thread() -> None:
     before = threading.active_count()
     Team(1).run(int, ())
     assert threading.active_count() == before
+
+
+def test_an_interrupt_while_it_waits_is_raised_once_helpers_have_returned() -> None:
+    team = Team(3)
+    asleep, returned = threading.Semaphore(0), threading.Semaphore(0)
+
+    def work() -> None:
+        if threading.current_thread() is threading.main_thread():
+            for _ in range(2):
+                asleep.acquire(timeout=10)
+            return
+        asleep.release()
+        time.sleep(0.2)
+        returned.release()
+
+    def interrupt() -> None:
+        time.sleep(0.05)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        team.run(work, ())
+    assert returned.acquire(blocking=False)
+    assert returned.acquire(blocking=False)
+    check_whole(team)
+
+
+def test_an_interrupt_at_any_point_leaves_a_team_that_works() -> None:
+    """KeyboardInterrupt after each bytecode of a run in turn, as Python delivers signals."""
+    team = Team(3)
+    for point in itertools.count():
+        with interrupted_after(point) as reached:
+            try:
+                team.run(time.sleep, (1e-4,))
+            except KeyboardInterrupt:
+                assert reached()
+        if not reached():
+            break
+        check_whole(team)
+    assert point > 50, "the run was not interrupted"
+
+
+@contextmanager
+def interrupted_after(count: int) -> Iterator[Callable[[], bool]]:
+    """Raise KeyboardInterrupt in this thread after so many bytecodes of the team's own code."""
+    left = count + 1
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != team_module.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield lambda: left <= 0
+    finally:
+        sys.settrace(None)
+
+
+def check_whole(team: Team) -> None:
+    """Two runs: each is in three threads at the same time, and over when ``run`` returns."""
+    for _ in range(2):
+        together, done = threading.Barrier(3), []
+
+        def work(together: threading.Barrier = together, done: list[None] = done) -> None:
+            together.wait(timeout=10)
+            done.append(None)
+
+        team.run(work, ())
+        assert len(done) == 3
