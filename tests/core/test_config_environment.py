@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,15 @@ def test_the_cache_folder_follows_the_variable_then_xdg_then_home(monkeypatch: p
     assert environment.cache_dir({}) == Path("/home/ada/.cache/llmkit")
     assert environment.cache_dir({"XDG_CACHE_HOME": "/xdg"}) == Path("/xdg/llmkit")
     assert environment.cache_dir({"XDG_CACHE_HOME": "/xdg", "LLMKIT_CACHE_DIR": "/own"}) == Path("/own")
+
+
+def test_a_user_without_a_home_has_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's arbitrary uid: no HOME, no entry in passwd."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"uid not found: {uid}")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert environment.cache_dir({}) is None
+    assert environment.cache_dir({"LLMKIT_CACHE_DIR": "/own"}) == Path("/own")

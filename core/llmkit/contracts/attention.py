@@ -97,7 +97,10 @@ class KVMemory(Protocol):
 
 @dataclass(slots=True)
 class LayerInputs:
-    """What a layer hands to attention; the token dimension may be padded behind ``num_tokens``."""
+    """What a layer hands to attention; the token dimension may be padded behind ``num_tokens``.
+
+    Strides may be any, also those of ``out``: tensors may be views of a fused product, or transposed.
+    """
 
     layer: int
     q: Tensor

@@ -16,12 +16,12 @@ from typing import ClassVar
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from llmkit.contracts import AttentionBackend, AttentionSpec, BackendSpec, BatchLayout, LayerInputs
-from llmkit.testing.attention_driver import Driver, Schedule, int32
+from llmkit.testing.attention_driver import ARRANGEMENTS, Driver, Schedule, int32
 from llmkit.testing.components import create
 
 SPEC = AttentionSpec(num_heads=6, num_kv_heads=2, head_size=16, head_size_v=16, scale=0.25)
@@ -33,6 +33,7 @@ FEATURES: Mapping[str, AttentionSpec] = {
     "head size 64": replace(SPEC, head_size=64, head_size_v=64, scale=0.125),
     "odd head size": replace(SPEC, head_size=20, head_size_v=20),
     "narrow values": replace(SPEC, head_size=48, head_size_v=24, scale=0.14),
+    "a scale of its own": replace(SPEC, scale=0.1),
     "window of 1": replace(SPEC, window=1),
     "window of 7": replace(SPEC, window=7),
     "window of 33": replace(SPEC, window=33),
@@ -46,6 +47,12 @@ quick = settings(
     database=None,
     suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
 )
+
+USUAL = Schedule(
+    (75, 33, 2),
+    (((0, 20), (2, 1)), ((2, 1), (0, 30)), ((1, 33), (0, 9)), *(((0, 1),) for _ in range(16))),
+)
+"""Chunks that begin and end within blocks, decode over a block's edge, both in one step."""
 
 
 @st.composite
@@ -164,12 +171,15 @@ class AttentionSuite:
         driver.step(((2, 3), (1, 19)), padded_tokens=5)
         self.compare(driver)
 
-    def test_strided_activations(self) -> None:
-        """q, k and v may be columns of one fused product."""
-        spec = self.spec(SPEC)
-        driver = Driver(self.make(spec), spec, (30, 5), seed=7, fused=True)
-        driver.step(((0, 30), (1, 4)))
+    @pytest.mark.parametrize("heads", ["grouped heads", "one KV head"])
+    @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+    def test_any_strides(self, arrangement: str, heads: str) -> None:
+        """q, k, v and out may lie in memory as they like, many tokens or one."""
+        spec = self.spec(FEATURES[heads])
+        driver = Driver(self.make(spec), spec, (30, 5), seed=7, arrangement=arrangement)
+        driver.step(((0, 29), (1, 4)))
         driver.step(((1, 1),))
+        driver.step(((0, 1),))
         self.compare(driver)
 
     def test_bidirectional_layers_attend_within_the_row_and_store_nothing(self) -> None:
@@ -230,6 +240,7 @@ class AttentionSuite:
         self.make(spec)  # skips before hypothesis begins
 
         @quick
+        @example(schedule=USUAL, seed=0)
         @given(schedule=schedules(), seed=st.integers(0, 999))
         def check(schedule: Schedule, seed: int) -> None:
             self.check(spec, schedule, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +36,11 @@ class Schedule:
 
 
 class Pool:
-    """``KVMemory`` whose blocks start as poison; rows are further apart than a block is long."""
+    """``KVMemory`` of every byte ``fill``; rows are further apart than a block is long."""
 
-    def __init__(self, specs: Sequence[KVCacheSpec], num_blocks: int, device: str) -> None:
+    def __init__(
+        self, specs: Sequence[KVCacheSpec], num_blocks: int, device: str, *, fill: int = POISON
+    ) -> None:
         self.num_blocks = num_blocks
         self.groups: list[KVCacheSpec] = []
         self._places: dict[int, tuple[int, int]] = {}
@@ -59,7 +61,7 @@ class Pool:
         page_bytes = max((spec.block_bytes for spec in self.groups), default=0) + 64
         slots = max(members, default=0)
         shape = (num_blocks + 2, page_bytes)
-        self.guarded = [torch.full(shape, POISON, dtype=torch.uint8, device=device) for _ in range(slots)]
+        self.guarded = [torch.full(shape, fill, dtype=torch.uint8, device=device) for _ in range(slots)]
         """Each slot with a block before and a block behind that nobody may write."""
         self.slots = [storage[1:-1] for storage in self.guarded]
 
@@ -98,11 +100,12 @@ class Driver:
         lengths: Sequence[int],
         seed: int,
         *,
-        fused: bool = False,
+        arrangement: str = "contiguous",
     ) -> None:
+        """:param arrangement: how q, k, v and out lie in memory; one of ``ARRANGEMENTS``."""
         self.spec = spec
         self._backend = backend
-        self._fused = fused
+        self._arrange = ARRANGEMENTS[arrangement]
         block_size = spec.block_size
         specs = [backend.kv_cache_spec(layer) for layer in range(len(spec.layers))]
         self._max_blocks = -(-max(lengths) // block_size)
@@ -215,12 +218,10 @@ class Driver:
         q = packed([sequence.q for sequence in self.sequences])
         k = packed([sequence.k for sequence in self.sequences])
         v = packed([sequence.v for sequence in self.sequences])
-        if self._fused:
-            q, k, v = _columns_of_one(q, k, v)
+        q, k, v = self._arrange(q, k, v)
         shared = spec.shares is not None
-        out = torch.full(
-            (tokens, spec.num_heads, spec.head_size_v), torch.nan, dtype=q.dtype, device=q.device
-        )
+        shape = (tokens, spec.num_heads, spec.head_size_v)
+        (out,) = self._arrange(torch.full(shape, torch.nan, dtype=q.dtype, device=q.device))
         inputs = LayerInputs(layer, q, None if shared else k, None if shared else v)
         self._backend.attend(inputs, self._plan, out)
         start = 0
@@ -257,9 +258,48 @@ def int32(*shape: int) -> Any:
     return np.zeros(shape, np.int32)
 
 
+# ---- where the same values may lie in memory ----
+
+
+def _as_they_are(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tensors
+
+
 def _columns_of_one(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The same values as columns of one [tokens, columns] tensor."""
+    """Columns of one [tokens, columns] tensor: views of a fused product."""
     together = torch.cat([tensor.flatten(1) for tensor in tensors], dim=1)
     widths = [tensor.shape[1] * tensor.shape[2] for tensor in tensors]
     columns = torch.split(together, widths, dim=1)
     return tuple(part.view(tensor.shape) for part, tensor in zip(columns, tensors, strict=True))
+
+
+def _heads_outermost(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Transposed views of [heads, tokens, size], as transformers has them."""
+    return tuple(tensor.transpose(0, 1).contiguous().transpose(0, 1) for tensor in tensors)
+
+
+def _every_other_element(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.stack((tensor, torch.full_like(tensor, torch.nan)), -1)[..., 0] for tensor in tensors)
+
+
+def _odd_strides_of_ones(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Dimensions of one element have strides that mean nothing; ``contiguous()`` keeps them."""
+    return tuple(
+        tensor.as_strided(
+            tensor.shape,
+            [
+                stride if size != 1 else 4321
+                for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            ],
+        )
+        for tensor in tensors
+    )
+
+
+ARRANGEMENTS: Mapping[str, Callable[..., tuple[Tensor, ...]]] = {
+    "contiguous": _as_they_are,
+    "columns of one product": _columns_of_one,
+    "heads outermost": _heads_outermost,
+    "every other element": _every_other_element,
+    "odd strides of ones": _odd_strides_of_ones,
+}

@@ -21,6 +21,7 @@ from llmkit.contracts import (
 )
 from llmkit_cpu_paged import kernels
 from llmkit_cpu_paged.jit import compile_for
+from llmkit_cpu_paged.memory import whole_rows, write_back
 from llmkit_cpu_paged.simd import LANES
 from llmkit_cpu_paged.team import Team
 
@@ -119,10 +120,11 @@ class PagedCpuBackend:
                 spec.head_size,
                 spec.head_size_v,
             )
+        rows = whole_rows(out)
         plan.counter[0] = 0
         args = (
             self._array(inputs.q),
-            self._array(out),
+            self._array(rows),
             cache,
             plan.block_tables[group],
             plan.query_start,
@@ -136,12 +138,12 @@ class PagedCpuBackend:
             kernels.attend(*args)
         else:
             self._team.run(kernels.attend, args)
+        write_back(rows, out)
 
     def _array(self, tensor: Tensor) -> Any:
-        """The tensor's memory [tokens, heads, size] as numpy sees it; tokens may be strided."""
-        assert tensor.stride(2) == 1
-        assert tensor.stride(1) == tensor.shape[2]
-        return (tensor.view(self._as_bits) if self._as_bits else tensor).numpy()
+        """The tensor [tokens, heads, size] as the kernels see it: rows at any stride, halves by their bits."""
+        rows = whole_rows(tensor)
+        return (rows.view(self._as_bits) if self._as_bits else rows).numpy()
 
 
 def _constants(spec: AttentionSpec, block_size: int) -> tuple[Any, ...]:

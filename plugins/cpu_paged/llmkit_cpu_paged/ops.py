@@ -15,6 +15,7 @@ from torch import Tensor
 
 from llmkit.contracts import OpName
 from llmkit_cpu_paged.jit import compile_for, inline, kernel
+from llmkit_cpu_paged.memory import whole_rows, write_back
 from llmkit_cpu_paged.simd import (
     LANES,
     add,
@@ -58,23 +59,28 @@ class CpuOps:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         out = x.new_empty(x.shape)
-        self._run(x.numel(), _rms_norm, x.numpy(), weight.numpy(), eps, out.numpy())
+        self._run(x.numel(), _rms_norm, whole_rows(x), weight, eps, out)
         return out
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        out = x.new_empty(x.shape)
-        self._run(x.numel(), _add_rms_norm, x.numpy(), residual.numpy(), weight.numpy(), eps, out.numpy())
+        out, rows = x.new_empty(x.shape), whole_rows(residual)
+        self._run(x.numel(), _add_rms_norm, whole_rows(x), rows, weight, eps, out)
+        write_back(rows, residual)
         return out
 
     def rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
-        self._run(q.numel(), _rope, q.numpy(), k.numpy(), cos.numpy(), sin.numpy())
+        q_rows, k_rows = whole_rows(q), whole_rows(k)
+        self._run(q.numel(), _rope, q_rows, k_rows, whole_rows(cos), whole_rows(sin))
+        write_back(q_rows, q)
+        write_back(k_rows, k)
 
     def silu_mul(self, x: Tensor) -> Tensor:
         out = x.new_empty(x.shape[0], x.shape[1] // 2)
-        self._run(x.numel(), _silu_mul, x.numpy(), out.numpy())
+        self._run(x.numel(), _silu_mul, whole_rows(x), out)
         return out
 
-    def _run(self, elements: int, function: Callable[..., None], *arrays: Any) -> None:
+    def _run(self, elements: int, function: Callable[..., None], *arguments: Tensor | float) -> None:
+        arrays = [value.numpy() if isinstance(value, Tensor) else value for value in arguments]
         self._next[0] = 0
         if elements < ALONE_BELOW:
             function(*arrays, self._next)
