@@ -20,8 +20,8 @@ from llmkit.contracts import AddRequest, Finished, RequestContext, SamplingParam
 from llmkit.engine.client_inproc import InprocClient
 from llmkit.errors import EngineError, RequestError, UsageError
 from llmkit.events import PositionLogprobs
+from llmkit.fold import ChoiceFold, FoldedChoice
 from llmkit.frontend.check import check_prompt, check_text
-from llmkit.frontend.fold import ChoiceFold, FoldedChoice
 from llmkit.frontend.output import OutputPipeline
 from llmkit.frontend.prepare import Prepared, Preparer
 from llmkit.frontend.requests import Attachments, Limits, make_requests
@@ -176,7 +176,7 @@ class LLM:
         return batch.run(engine)
 
     def _prepare(self, prompt_ids: Sequence[int], params: SamplingParams) -> Prepared:
-        if not self._hooks:
+        if not self._hooks and not params.plugin_args:
             return Prepared(params, Attachments())
         return _wait_for(Preparer(self._hooks).run(prompt_ids, params, RequestContext()))
 

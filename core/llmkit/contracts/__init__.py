@@ -74,7 +74,9 @@ from llmkit.events import (
     ToolCallClosed,
     ToolCallOpened,
 )
+from llmkit.fold import ChoiceEvents, FoldedChoice, fold_generation
 from llmkit.kv import NULL_BLOCK, PAD_SLOT, KVCacheSpec, KVGroup, KVLayout
+from llmkit.merge import Merged
 from llmkit.messages import (
     PLACEHOLDER,
     AddRequest,
@@ -109,6 +111,7 @@ __all__ = [
     "ChatRenderer",
     "CheckpointInfo",
     "Choice",
+    "ChoiceEvents",
     "Components",
     "Config",
     "Content",
@@ -121,6 +124,7 @@ __all__ = [
     "ExecutorSpec",
     "FinishReason",
     "Finished",
+    "FoldedChoice",
     "Generation",
     "Generator",
     "GraphSupport",
@@ -133,6 +137,7 @@ __all__ = [
     "LinearMethod",
     "LinearSpec",
     "LoaderSpec",
+    "Merged",
     "Model",
     "ModelConfig",
     "ModelFiles",
@@ -193,6 +198,7 @@ __all__ = [
     "WeightRef",
     "WorkerReport",
     "cache_dir",
+    "fold_generation",
     "held_back",
     "listing",
     "nearest",

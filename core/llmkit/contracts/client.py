@@ -43,12 +43,6 @@ class EngineClient(Protocol):
         :raises EngineDead: the engine is gone.
         """
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """Their streams end with an ``abort`` output."""
-
-    async def call(self, method: str, *args: Any) -> Any:
-        """A named engine method. :raises EngineError: it failed there."""
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -84,18 +78,48 @@ class RequestContext:
     headers: Mapping[str, str] = field(default_factory=dict)
     cache_salt: str | None = None
     priority: int = 0
+    """Lower goes first. Other than 0 it is refused under ``fcfs``, which looks at no priority."""
+    default_max_tokens: int | None = None
+    """Where ``params.max_tokens`` is None: cut to the context, unlike a request's own. None takes the
+    model's."""
 
 
 class Generator(Protocol):
     """From a prompt to events. Since 0.1."""
 
-    async def submit(
-        self, prompt: str | Sequence[int], params: SamplingParams, context: RequestContext | None = None
-    ) -> Generation:
-        """Check everything, then queue ``params.n`` choices. Text gets the tokenizer's special tokens.
+    def check_room(self, choices: int) -> None:
+        """Before work is put into a request: whether that many choices would be queued now.
 
+        :raises QueueFull: they would not, so try later.
+        :raises RequestError: they never would.
+        :raises EngineError: the engine is dead or draining.
+        """
+
+    async def submit(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        context: RequestContext | None = None,
+        *,
+        add_special_tokens: bool = True,
+    ) -> Generation:
+        """Check everything, then queue ``params.n`` choices.
+
+        ``add_special_tokens``: a text gets those the tokenizer begins and ends texts with.
         :raises RequestError: the request is wrong; nothing was sent.
         :raises EngineError: the engine is dead or draining.
+        """
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The ids :meth:`submit` would make of ``text``, however many.
+
+        :raises RequestError: it is no Unicode text.
+        """
+
+    async def detokenize(self, ids: Sequence[int], name: str = "tokens") -> str:
+        """The text of ids, special tokens spelt out.
+
+        :raises RequestError: an id is none; ``name`` is what the request calls them.
         """
 
 
@@ -162,8 +186,9 @@ class Services(Protocol):
         must be quick; one that raises is logged.
         """
 
-    def plugin_table(self) -> Sequence[Mapping[str, Any]]:
-        """Rows of ``llmkit plugins list``."""
+    def observe_refusals(self, observer: Callable[[int], None]) -> None:
+        """Have ``observer`` told of each HTTP request that was refused, by its status: any 4xx but that
+        of a client that left, and 503. Runs like :meth:`observe`'s."""
 
 
 RouterFactory = Callable[[Services, Any], "APIRouter"]

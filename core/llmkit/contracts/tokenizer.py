@@ -17,6 +17,9 @@ class Tokenizer(Protocol):
     bos_token_id: int | None
     eos_token_id: int | None
     special_ids: frozenset[int]
+    longest_token: int | None
+    """Most UTF-8 bytes of a text that become one token, so that a text is known to be too long before it
+    is tokenized. None: no such bound, for what normalizes or drops parts of a text first."""
     special_tokens: dict[str, Any]
     """``bos_token`` and the like, as chat templates see them."""
 

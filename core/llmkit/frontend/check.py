@@ -19,9 +19,15 @@ MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
 MAX_SALT_CHARS = 1024
+MAX_PLUGIN_ARGS_BYTES = 64 << 10
+"""Encoded, of all plugins together; every choice carries them."""
+MAX_PLUGIN_ARGS_DEPTH = 32
+POLICIES_WITHOUT_PRIORITY = frozenset({"fcfs"})
 MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 1e-6, 1e6
 """Beyond these, logits of ordinary models overflow in single precision."""
 _INT64 = 1 << 63
+_UTF8_BYTES = 4
+"""Most bytes of one character."""
 
 
 def check_params(params: SamplingParams, vocab_size: int) -> None:
@@ -29,7 +35,7 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
 
     :raises RequestError: for the first field that is wrong.
     """
-    _integer("n", params.n, 1, MAX_CHOICES)
+    check_choices(params.n)
     _integer("min_tokens", params.min_tokens, 0)
     if params.max_tokens is not None:
         _integer("max_tokens", params.max_tokens, 0)
@@ -54,9 +60,14 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
         if not isinstance(getattr(params, name), bool):
             raise _wrong_type(name, getattr(params, name), "true or false")
     _stops(params.stop)
-    _token_ids("stop_token_ids", params.stop_token_ids, vocab_size, MAX_STOP_TOKEN_IDS)
+    check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size, MAX_STOP_TOKEN_IDS)
     _logit_bias(params.logit_bias, vocab_size)
     _plugin_args(params.plugin_args)
+
+
+def check_choices(n: Any) -> None:
+    """:raises RequestError: so many choices no request may have."""
+    _integer("n", n, 1, MAX_CHOICES)
 
 
 def check_text(name: str, text: str) -> None:
@@ -80,12 +91,58 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:
             param="prompt",
             code="invalid_value",
         )
-    _token_ids("prompt", prompt_ids, vocab_size)
+    check_token_ids("prompt", prompt_ids, vocab_size)
 
 
-def check_routing(cache_salt: Any, priority: Any) -> None:
-    """What a request says besides prompt and parameters. :raises RequestError: it is wrong."""
+def check_fits(text: str, longest_token: int | None, max_model_len: int) -> None:
+    """Before a prompt is tokenized: whether it may fit. ``longest_token`` as ``Tokenizer`` has it.
+
+    :raises ContextLengthExceeded: it has more bytes than any ``max_model_len`` tokens stand for.
+    """
+    if longest_token is None or len(text) <= max_model_len * longest_token // _UTF8_BYTES:
+        return
+    size = len(text.encode())
+    if size > max_model_len * longest_token:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {max_model_len} tokens and the prompt has {size} bytes,"
+            f" which are more than {size // longest_token} tokens; shorten it.",
+            param="prompt",
+        )
+
+
+def check_token_ids(name: str, ids: Any, vocab_size: int, most: int | None = None) -> None:
+    """:raises RequestError: ``ids`` is no list of at most ``most`` integers in the vocabulary."""
+    # Whole-list tests first: a prompt may have a million ids.
+    if isinstance(ids, str) or not isinstance(ids, Sequence):
+        raise _wrong_type(name, ids, "a list of token ids, which are integers")
+    if not {*map(type, ids)} <= {int}:
+        at = next(at for at, token_id in enumerate(ids) if type(token_id) is not int)
+        raise _wrong_type(f"{name}[{at}]", ids[at], "a token id, which is an integer")
+    if most is not None and len(ids) > most:
+        raise RequestError(
+            f"{name} has {len(ids)} ids; it may have at most {most}",
+            param=name,
+            code="array_above_max_length",
+        )
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        at = next(at for at, token_id in enumerate(ids) if not 0 <= token_id < vocab_size)
+        raise _unknown_id(f"{name}[{at}]", ids[at], vocab_size)
+
+
+def check_priority(priority: Any, policy: str) -> None:
+    """:raises RequestError: it is no 64 bit integer, or the policy looks at none."""
     _integer("priority", priority, -_INT64, _INT64 - 1)
+    if priority and policy in POLICIES_WITHOUT_PRIORITY:
+        raise RequestError(
+            f"priority is {priority}; this server's scheduling policy {policy!r} looks at none. Leave it out,"
+            " or start the server with a --scheduling-policy that does",
+            param="priority",
+            code="unsupported_parameter",
+        )
+
+
+def check_salt(cache_salt: Any) -> None:
+    """:raises RequestError: it is no text of 1 to ``MAX_SALT_CHARS`` characters."""
     if cache_salt is None:
         return
     if not isinstance(cache_salt, str):
@@ -186,20 +243,6 @@ def _stops(stops: Any) -> None:
             )
 
 
-def _token_ids(name: str, ids: Any, vocab_size: int, most: int | None = None) -> None:
-    # Whole-list tests first: a prompt may have a million ids.
-    if isinstance(ids, str) or not isinstance(ids, Sequence) or not {*map(type, ids)} <= {int}:
-        raise _wrong_type(name, ids, "a list of token ids, which are integers")
-    if most is not None and len(ids) > most:
-        raise RequestError(
-            f"{name} has {len(ids)} ids; it may have at most {most}",
-            param=name,
-            code="array_above_max_length",
-        )
-    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
-        raise _unknown_id(name, next(i for i in ids if not 0 <= i < vocab_size), vocab_size)
-
-
 def _logit_bias(bias: Any, vocab_size: int) -> None:
     if not isinstance(bias, dict):
         raise _wrong_type("logit_bias", bias, "an object from token ids to numbers")
@@ -226,18 +269,39 @@ def _plugin_args(args: Any) -> None:
     if not args:
         return
     try:
-        msgspec.msgpack.encode(args)
+        size = len(msgspec.msgpack.encode(args))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RequestError(
             f"plugin_args cannot be sent on: {error}; use objects, lists, strings, numbers and booleans",
             param="plugin_args",
             code="invalid_value",
         ) from None
+    if size > MAX_PLUGIN_ARGS_BYTES:
+        raise RequestError(
+            f"plugin_args has {size} bytes; it may have at most {MAX_PLUGIN_ARGS_BYTES}",
+            param="plugin_args",
+            code="object_above_max_length",
+        )
+    level = [args]
+    for _ in range(MAX_PLUGIN_ARGS_DEPTH):
+        level = [item for holder in level for item in _items(holder)]
+    if level:
+        raise RequestError(
+            f"plugin_args is nested more than {MAX_PLUGIN_ARGS_DEPTH} deep",
+            param="plugin_args",
+            code="invalid_value",
+        )
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def _unknown_id(name: str, token_id: int, vocab_size: int) -> RequestError:
     return RequestError(
-        f"{name} has token id {_shown(token_id)}; this model knows 0 to {vocab_size - 1}",
+        f"{name} is token id {_shown(token_id)}; this model knows 0 to {vocab_size - 1}",
         param=name,
         code="invalid_value",
     )

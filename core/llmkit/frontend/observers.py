@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from llmkit.contracts import RequestRecord, Usage
 from llmkit.types import FinishReason
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 Observer = Callable[[RequestRecord], None]
+RefusalObserver = Callable[[int], None]
+"""Is told the status."""
 
 
 class Observers:
-    """Tells each of every ended request; one that raises is logged and the others are told."""
+    """Tells each of every request that ended or was refused; one that raises is logged and the others
+    are told.
+    """
 
     def __init__(self) -> None:
-        self._observers: list[Observer] = []
+        self._of_ends: list[Observer] = []
+        self._of_refusals: list[RefusalObserver] = []
 
     def add(self, observer: Observer) -> None:
-        self._observers.append(observer)
+        self._of_ends.append(observer)
+
+    def add_of_refusals(self, observer: RefusalObserver) -> None:
+        self._of_refusals.append(observer)
 
     def tell(self, record: RequestRecord) -> None:
-        for observer in self._observers:
-            try:
-                observer(record)
-            except Exception:
-                logger.exception("observer %r failed on request %s", observer, record.request_id)
+        _tell(self._of_ends, record)
+
+    def tell_refusal(self, status: int) -> None:
+        _tell(self._of_refusals, status)
 
 
 class RequestNotes:
@@ -58,3 +68,11 @@ class RequestNotes:
                 self._request_id, reasons, usage, self._arrived_s, self._first_token_s, time.monotonic()
             )
             self._tell(record)
+
+
+def _tell(observers: Sequence[Callable[[T], None]], what: T) -> None:
+    for observer in observers:
+        try:
+            observer(what)
+        except Exception:
+            logger.exception("observer %r failed on %r", observer, what)

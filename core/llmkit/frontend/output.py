@@ -1,7 +1,7 @@
 """From an engine's step outputs to what a client sees of one choice.
 
 StepOutput -> Detokenizer -> StopMatcher -> events. Each stage has ``feed`` and ``finish``; what one
-gives goes to the next. Streamed and whole responses are made of the same events (``fold.py``).
+gives goes to the next. Streamed and whole responses are made of the same events (``llmkit/fold.py``).
 """
 
 from __future__ import annotations

@@ -57,7 +57,10 @@ class Preparer:
     async def run(
         self, prompt_ids: Sequence[int], params: SamplingParams, context: RequestContext
     ) -> Prepared:
-        """:raises RequestError: a hook refused the request, failed (500) or was late (500)."""
+        """:raises RequestError: a hook refused the request, failed (500) or was late (500); or the request
+        has arguments for a plugin that has no hook here.
+        """
+        self._check_addressees(params.plugin_args)
         keys: list[tuple[str, bytes]] = []
         data: dict[str, bytes] = {}
         for hook in self._hooks:
@@ -68,6 +71,17 @@ class Preparer:
             if draft.data is not None:
                 data[hook.plugin] = draft.data
         return Prepared(params, Attachments(tuple(keys), data))
+
+    def _check_addressees(self, plugin_args: Any) -> None:
+        known = {hook.plugin for hook in self._hooks}
+        for name in plugin_args if isinstance(plugin_args, Mapping) else ():
+            if name not in known:
+                raise RequestError(
+                    f"plugin_args has {name!r:.80}; no plugin of this name prepares requests here. Known:"
+                    f" {listing(known)} (--plugin enables one)",
+                    param="plugin_args",
+                    code="invalid_value",
+                )
 
     async def _call(self, hook: PrepareHook, draft: _Draft) -> None:
         try:

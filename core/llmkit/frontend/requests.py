@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from llmkit.contracts import AddRequest, EngineReady, RequestContext, SamplingParams
-from llmkit.frontend.check import check_params, check_routing, resolve_max_tokens
+from llmkit.frontend.check import check_params, check_salt, resolve_max_tokens
 from llmkit.frontend.services import FrontModel
 
 _FLAT_TEMPERATURE = 1e6
@@ -62,10 +62,11 @@ def make_requests(
     :raises RequestError: anything about the request is wrong.
     """
     check_params(params, limits.vocab_size)
-    check_routing(context.cache_salt, context.priority)
-    max_tokens = resolve_max_tokens(
-        len(prompt_ids), params.max_tokens, limits.max_model_len, limits.default_max_tokens
-    )
+    check_salt(context.cache_salt)
+    default = context.default_max_tokens
+    if default is None:
+        default = limits.default_max_tokens
+    max_tokens = resolve_max_tokens(len(prompt_ids), params.max_tokens, limits.max_model_len, default)
     params = _in_engine_terms(params, max_tokens, limits)
     base, ids, arrival_s = uuid.uuid4().hex, list(prompt_ids), time.time()
     seed = _seed(params, limits)

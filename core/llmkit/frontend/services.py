@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,6 @@ from llmkit.config import Config
 from llmkit.contracts import ChatRenderer, EngineStats, Generator, RequestRecord, ServedModel, Tokenizer
 from llmkit.errors import EngineError
 from llmkit.frontend.observers import Observers
-
-PluginTable = Callable[[], Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,9 @@ class FrontServices:
     model: ServedModel
     generation_defaults: Mapping[str, Any]
 
-    def __init__(self, config: Config, plugin_table: PluginTable) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
         self.observers = Observers()
-        self._plugin_table = plugin_table
         self._stats: Callable[[], EngineStats] = EngineStats
 
     def complete(
@@ -69,9 +66,9 @@ class FrontServices:
         """As ``contracts.Services.observe``."""
         self.observers.add(observer)
 
-    def plugin_table(self) -> Sequence[Mapping[str, Any]]:
-        """Rows of ``llmkit plugins list``."""
-        return self._plugin_table()
+    def observe_refusals(self, observer: Callable[[int], None]) -> None:
+        """As ``contracts.Services.observe_refusals``."""
+        self.observers.add_of_refusals(observer)
 
     def __getattr__(self, name: str) -> Any:
         # Only reached for what is not set: names of the class before the engine is ready.

@@ -14,7 +14,7 @@ from llmkit.contracts import Services
 from llmkit.errors import LlmkitError, PluginError
 from llmkit.registry import Entry, Registry
 from llmkit.server import errors
-from llmkit.server.asgi import LimitBody, RequestIds
+from llmkit.server.asgi import CountRefusals, LimitBody, RequestIds, RootPath
 from llmkit.server.auth import RequireKey
 from llmkit.server.front import Front
 from llmkit.server.health import RequireReady, health_router
@@ -31,8 +31,8 @@ class Plugins(Protocol):
 def build_app(front: Front, plugins: Plugins, config: Config) -> FastAPI:
     """An application that serves ``front``; it answers before the engine does.
 
-    A request passes, in this order: its id and the last catch of exceptions, CORS where origins
-    were allowed, the API key where one is set, readiness, the size of its body, the route.
+    A request passes, in this order: its id and the last catch of exceptions, the count of refusals, CORS
+    where origins were allowed, the API key where one is set, readiness, the size of its body, the route.
 
     :raises PluginError: a plugin's routes failed to build or take a path that is served already.
     """
@@ -57,6 +57,9 @@ def build_app(front: Front, plugins: Plugins, config: Config) -> FastAPI:
 def _middleware(front: Front, config: Config) -> list[Middleware]:
     server = config.server
     stack = [Middleware(RequestIds)]
+    if server.root_path:
+        stack.append(Middleware(RootPath, root_path=server.root_path))
+    stack.append(Middleware(CountRefusals, tell=front.services.observers.tell_refusal))
     if server.allowed_origins:
         stack.append(
             Middleware(

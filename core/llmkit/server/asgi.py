@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,11 +14,13 @@ from llmkit.server.errors import Failure, internal_failure
 logger = logging.getLogger(__name__)
 
 REQUEST_ID = b"x-request-id"
+CLIENT_LEFT = 499
+"""Nobody reads it; access logs do."""
 _USABLE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 def route_path(scope: Scope) -> str:
-    """The path as the router matches it: without the prefix that a proxy was told to add."""
+    """The path as the router matches it: without :class:`RootPath`'s prefix."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     if root and (path == root or path.startswith(root + "/")):
@@ -76,6 +78,37 @@ class RequestIds:
             if started:
                 raise  # the status is out; only cutting the connection tells the client
             await internal_failure().response()(scope, receive, named_send)
+
+
+class RootPath:
+    """Serves every path with and without a prefix: some proxies strip it, some do not."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = "/" + root_path.strip("/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(dict(scope, root_path=self._root_path), receive, send)
+
+
+class CountRefusals:
+    """Tells ``tell`` the status of each refusal: a 4xx, but 499 (the client left), and 503."""
+
+    def __init__(self, app: ASGIApp, tell: Callable[[int], None]) -> None:
+        self._app = app
+        self._tell = tell
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counting_send(message: Message) -> None:
+            if message["type"] == "http.response.start" and _is_refusal(message["status"]):
+                self._tell(message["status"])
+            await send(message)
+
+        await self._app(scope, receive, counting_send if scope["type"] == "http" else send)
+
+
+def _is_refusal(status: int) -> bool:
+    return status == 503 or (400 <= status < 500 and status != CLIENT_LEFT)
 
 
 class LimitBody:

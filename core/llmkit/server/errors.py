@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -155,5 +156,7 @@ def _http_failure(request: Request, error: HTTPException) -> Failure:
         return _bad(f"the body is not UTF-8: {cause.reason} at byte {cause.start}")
     if isinstance(cause, RecursionError):
         return _bad("the body is nested too deeply")
+    if isinstance(cause, ValueError) and "integer string conversion" in str(cause):
+        return _bad(f"the body has an integer of more than {sys.get_int_max_str_digits()} digits")
     kind = "invalid_request_error" if error.status_code < 500 else "server_error"
     return Failure(error.status_code, str(error.detail), kind)

@@ -19,20 +19,23 @@ BACKLOG = 2048
 
 
 class Listener:
-    """A bound and listening socket, its URL, and the file behind it if it is a Unix socket."""
+    """Bound and listening sockets, the URL of the first, and the file behind it if it is a Unix socket.
+
+    A host name that has several addresses, as ``localhost`` may have, is listened to on each.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         """:raises StartupError: the address cannot be had, with the flag to change."""
         self._path = config.uds
         if config.uds is not None:
-            self.socket = _bind_unix(config.uds)
+            self.sockets = [_bind_unix(config.uds)]
             self.url = f"unix:{config.uds}"
             return
-        self.socket = _bind_tcp(config.host, config.port)
-        address, port = self.socket.getsockname()[:2]
-        host = f"[{address}]" if self.socket.family == socket.AF_INET6 else address
+        self.sockets = _bind_tcp(config.host, config.port)
+        address, port = self.sockets[0].getsockname()[:2]
+        host = f"[{address}]" if self.sockets[0].family == socket.AF_INET6 else address
         self.url = f"http://{host}:{port}"
-        if not ipaddress.ip_address(address).is_loopback and not config.api_key:
+        if not all(map(_is_loopback, self.sockets)) and not config.api_key:
             logger.warning(
                 "listening on %s without an API key: whoever reaches it can use it. Set --api-key, or "
                 "--host 127.0.0.1",
@@ -45,23 +48,51 @@ class Listener:
             with suppress(FileNotFoundError):
                 os.unlink(self._path)
             self._path = None
-        self.socket.close()
+        for listener in self.sockets:
+            listener.close()
 
 
-def _bind_tcp(host: str, port: int) -> socket.socket:
+def _is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
+def _bind_tcp(host: str, port: int) -> list[socket.socket]:
+    """On every address of ``host`` that this machine has, IPv4 first, all with one port."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise StartupError(f"--host {host}: {error.strerror}") from error
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
+    addresses = sorted({(family, address) for family, *_, address in found})
+    listeners: list[socket.socket] = []
+    missing: OSError | None = None
+    for family, (address, _, *scope) in addresses:
+        try:
+            # Port 0 takes a free one, the same for all.
+            taken = listeners[0].getsockname()[1] if listeners else port
+            listeners.append(_bind_address(family, (address, taken, *scope), only_v6=len(addresses) > 1))
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                missing = error  # a name may have an address of a family that is switched off here
+                continue
+            for listener in listeners:
+                listener.close()
+            raise StartupError(_why_not(host, port, error)) from error
+    if missing is not None and not listeners:
+        raise StartupError(_why_not(host, port, missing)) from missing
+    return listeners
+
+
+def _bind_address(family: int, address: tuple[object, ...], *, only_v6: bool) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and only_v6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
-    except OSError as error:
+    except OSError:
         listener.close()
-        raise StartupError(_why_not(host, port, error)) from error
+        raise
     listener.setblocking(False)
     return listener
 

@@ -15,6 +15,7 @@ import tokenizers
 from llmkit import CheckpointError
 from llmkit.contracts import TokenizerSpec
 from llmkit_loaders.hf_directory import read_json
+from llmkit_loaders.token_bound import longest_token
 from llmkit_loaders.token_bytes import spelling_of
 
 SPECIAL_NAMES = (
@@ -43,18 +44,22 @@ class FastTokenizer:
         self.special_ids: frozenset[int] = frozenset(
             i for i, token in backend.get_added_tokens_decoder().items() if token.special
         )
+        self.longest_token: int | None = longest_token(backend)
         self.bos_token_id: int | None = self._id_of("bos_token")
         self.eos_token_id: int | None = self._id_of("eos_token")
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Special tokens spelt out in ``text`` become their ids."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # As a batch: only those let other threads run meanwhile, and "fast" leaves out offsets.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Bytes that are no UTF-8 become U+FFFD; ids beyond the vocabulary decode to nothing."""
         known = [i for i in ids if 0 <= i < self.vocab_size]
-        text: str = self._backend.decode(known, skip_special_tokens=skip_special_tokens)
+        text: str
+        (text,) = self._backend.decode_batch([known], skip_special_tokens=skip_special_tokens)
         return text
 
     def token_text(self, token_id: int) -> str:

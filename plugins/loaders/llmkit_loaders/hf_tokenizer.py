@@ -28,6 +28,7 @@ class SlowTokenizer:
         self.eos_token_id: int | None = inner.eos_token_id
         self.special_ids: frozenset[int] = frozenset(inner.all_special_ids)
         self.special_tokens: dict[str, Any] = dict(inner.special_tokens_map)
+        self.longest_token: int | None = None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Special tokens spelt out in ``text`` become their ids."""

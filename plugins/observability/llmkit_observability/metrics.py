@@ -24,7 +24,9 @@ def router(services: Services) -> APIRouter:
     """``/metrics`` over a registry of its own, so that two servers may share a process."""
     registry = CollectorRegistry()
     registry.register(EngineCollector(services))
-    services.observe(RequestMetrics(registry).add)
+    requests = RequestMetrics(registry)
+    services.observe(requests.add)
+    services.observe_refusals(requests.refused)
     metrics = APIRouter(tags=["metrics"])
 
     @metrics.get("/metrics", response_model=None)
@@ -65,7 +67,7 @@ class EngineCollector(Collector):
 
 
 class RequestMetrics:
-    """Counts and times of requests that ended; owns their metrics."""
+    """Counts and times of requests that ended, and counts of refused ones; owns their metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._finished = Counter(
@@ -73,6 +75,15 @@ class RequestMetrics:
         )
         for reason in FinishReason:
             self._finished.labels(reason.value)
+        self._refused = Counter(
+            "llmkit_requests_refused",
+            "HTTP requests that were refused, by status code: wrong, unauthorized, beyond the queue (429), "
+            "not ready (503).",
+            ["code"],
+            registry=registry,
+        )
+        for code in ("400", "401", "404", "413", "429", "503"):
+            self._refused.labels(code)
         self._first_token = Histogram(
             "llmkit_time_to_first_token_seconds",
             "From a request's arrival to its first token.",
@@ -91,6 +102,10 @@ class RequestMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+
+    def refused(self, status: int) -> None:
+        """One HTTP request was refused."""
+        self._refused.labels(str(status)).inc()
 
     def add(self, record: RequestRecord) -> None:
         """One request ended."""

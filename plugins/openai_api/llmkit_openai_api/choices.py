@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Self
+from collections.abc import AsyncIterator, Mapping
 
-from llmkit import Draining, EngineError
+from llmkit import Draining, EngineError, RequestError
 from llmkit.contracts import (
     Event,
     Finished,
     FinishReason,
     Generation,
+    Merged,
     RequestContext,
     SamplingParams,
     Services,
     Usage,
 )
-
-_BUFFERED = 64
-"""Events of several prompts that may wait for a slow client."""
 
 Prompt = str | list[int]
 
@@ -27,44 +23,31 @@ Prompt = str | list[int]
 class Choices:
     """Numbered across prompts: choice ``c`` of prompt ``p`` is ``p * n + c``.
 
-    Iterate once; whoever made it closes it, which aborts what still runs.
+    Start and iterate once; whoever made it closes it, started or not, which aborts what still runs.
     """
 
-    def __init__(self, generations: Sequence[Generation], n: int) -> None:
-        self._generations = generations
-        self._n = n
-        self._events = self._merged() if len(generations) > 1 else self._single()
+    def __init__(
+        self,
+        services: Services,
+        prompts: Mapping[str, Prompt],
+        params: SamplingParams,
+        context: RequestContext,
+        *,
+        add_special_tokens: bool,
+    ) -> None:
+        """``prompts`` by what the request calls each, such as ``prompt[1]``, for its errors."""
+        self._generator = services.generator
+        self._prompts = prompts
+        self._params = params
+        self._context = context
+        self._add_special_tokens = add_special_tokens
+        self._generations: list[Generation] = []
+        self._events: Merged[tuple[int, Event]] | None = None
         self._first: tuple[int, Event] | None = None
-
-    @classmethod
-    async def submit(
-        cls, services: Services, prompts: Sequence[Prompt], params: SamplingParams, context: RequestContext
-    ) -> Self:
-        """Queue ``params.n`` choices a prompt and wait for the first event, so that a failure before
-        it is an exception and not a stream.
-
-        :raises RequestError: one prompt is wrong; nothing is left running.
-        :raises EngineError: the engine failed or is gone.
-        """
-        generations: list[Generation] = []
-        choices: Self | None = None
-        try:
-            for prompt in prompts:
-                generations.append(await services.generator.submit(prompt, params, context))
-            choices = cls(generations, params.n)
-            choices._first = await anext(choices._events)
-            raise_failure(choices._first[1])
-        except BaseException:
-            if choices is not None:
-                await choices.aclose()
-            else:
-                await _close(generations)
-            raise
-        return choices
 
     @property
     def count(self) -> int:
-        return len(self._generations) * self._n
+        return len(self._prompts) * self._params.n
 
     @property
     def usage(self) -> Usage:
@@ -76,51 +59,47 @@ class Choices:
             sum(part.cached_tokens for part in parts),
         )
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:
+    async def start(self) -> None:
+        """Queue ``params.n`` choices a prompt and wait for the first event, so that a failure before
+        it is an exception and not a stream.
+
+        :raises RequestError: one prompt is wrong.
+        :raises EngineError: the engine failed or is gone.
+        """
+        self._generator.check_room(self.count)
+        for name, prompt in self._prompts.items():
+            try:
+                generation = await self._generator.submit(
+                    prompt, self._params, self._context, add_special_tokens=self._add_special_tokens
+                )
+            except RequestError as error:
+                _name_prompt(error, name)
+                raise
+            self._generations.append(generation)
+        self._events = Merged([aiter(generation) for generation in self._generations])
+        self._first = await self._next()
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:
+        return self
+
+    async def __anext__(self) -> tuple[int, Event]:
         """(index, event). :raises EngineError: a choice failed; nothing follows."""
-        if self._first is not None:
-            yield self._first
-        async for index, event in self._events:
-            raise_failure(event)
-            yield index, event
+        first, self._first = self._first, None
+        return first if first is not None else await self._next()
 
     async def aclose(self) -> None:
-        await self._events.aclose()
-        await _close(self._generations)
+        """Idempotent."""
+        for position in range(len(self._generations) if self._events is not None else 0):
+            assert self._events is not None
+            self._events.stop(position)
+        for generation in self._generations:
+            await generation.aclose()
 
-    async def _single(self) -> AsyncGenerator[tuple[int, Event], None]:
-        async for index, event in self._generations[0]:
-            yield index, event
-
-    async def _merged(self) -> AsyncGenerator[tuple[int, Event], None]:
-        arrivals: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue(_BUFFERED)
-
-        async def forward(first_index: int, generation: Generation) -> None:
-            try:
-                async for index, event in generation:
-                    await arrivals.put((first_index + index, event))
-            finally:
-                await arrivals.put(None)
-
-        tasks = [
-            asyncio.create_task(forward(position * self._n, generation))
-            for position, generation in enumerate(self._generations)
-        ]
-        try:
-            running = len(tasks)
-            while running:
-                arrival = await arrivals.get()
-                if arrival is None:
-                    running -= 1
-                else:
-                    yield arrival
-        finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+    async def _next(self) -> tuple[int, Event]:
+        assert self._events is not None, "start comes first"
+        position, (index, event) = await anext(self._events)
+        raise_failure(event)
+        return position * self._params.n + index, event
 
 
 def raise_failure(event: Event) -> None:
@@ -132,6 +111,10 @@ def raise_failure(event: Event) -> None:
             raise Draining(event.error or "the server stopped before the answer was complete")
 
 
-async def _close(generations: Sequence[Generation]) -> None:
-    for generation in generations:
-        await generation.aclose()
+def _name_prompt(error: RequestError, name: str) -> None:
+    """Put in an error about a prompt what the request calls it; the front calls every one ``prompt``."""
+    if error.param is None or not error.param.startswith("prompt"):
+        return
+    if name.startswith("prompt["):
+        error.args = (f"{name}: {error}",)
+    error.param = name + error.param.removeprefix("prompt")

@@ -59,8 +59,10 @@ class EventStream(StreamingResponse):
             with suppress(ClientGone):
                 await unless_gone(receive, self.stream_response(send))
         finally:
-            await self._frames.aclose()
-            await self._close()
+            try:
+                await self._frames.aclose()
+            finally:
+                await self._close()
 
 
 async def _hangs_up(receive: Receive) -> None:

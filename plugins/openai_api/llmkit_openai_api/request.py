@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -25,10 +25,12 @@ HARMLESS = frozenset(
         "safety_identifier",
         "service_tier",
         "store",
+        "stream_options.include_obfuscation",
         "user",
     }
 )
-"""Fields that change nothing in the answer, or nothing without tools; taken in silence."""
+"""Fields that change nothing in the answer, or nothing without tools; taken in silence. Those of an
+object within the body have its name in front."""
 
 _SAMPLING = (
     "n",
@@ -58,7 +60,7 @@ class UnknownFields:
 
     def warn(self, body: Body, route: str) -> None:
         """Look through the fields of ``body`` that its schema does not know."""
-        for name in (body.model_extra or {}).keys() - HARMLESS - _REFUSED.keys():
+        for name in dict(_extras(body)).keys() - HARMLESS - _REFUSED.keys():
             if name not in self._seen and len(self._seen) < _MAX_REMEMBERED:
                 self._seen.add(name)
                 logger.warning("%s: ignoring the unknown request field %.80r", route, name)
@@ -66,7 +68,7 @@ class UnknownFields:
 
 def refuse_unsupported(body: Body) -> None:
     """:raises RequestError: a field asks for what is not here, and ignoring it would change the result."""
-    for name, value in (body.model_extra or {}).items():
+    for name, value in _extras(body):
         harmless = _REFUSED.get(name)
         if harmless is not None and value is not None and not harmless(value):
             raise not_yet(name)
@@ -131,13 +133,16 @@ def sampling_params(
     )
 
 
-def request_context(body: SamplingBody, request: Request) -> RequestContext:
+def request_context(
+    body: SamplingBody, request: Request, *, default_max_tokens: int | None = None
+) -> RequestContext:
     """The server has given every request an ``X-Request-Id``."""
     return RequestContext(
         request_id=request.headers.get("x-request-id"),
         headers=dict(request.headers),
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
+        default_max_tokens=default_max_tokens,
     )
 
 
@@ -148,6 +153,17 @@ def wants_usage(body: SamplingBody) -> bool:
     if not body.stream:
         raise RequestError("stream_options is only allowed with stream true", param="stream_options")
     return bool(body.stream_options.include_usage)
+
+
+def _extras(body: Body) -> Iterator[tuple[str, Any]]:
+    """Fields that the schema does not know, of the body and of the objects in it. Not those of messages,
+    which are for the template.
+    """
+    yield from (body.model_extra or {}).items()
+    for name, value in body:
+        if isinstance(value, Body):
+            for inner, held in (value.model_extra or {}).items():
+                yield f"{name}.{inner}", held
 
 
 def _by_token_id(bias: Mapping[str, float]) -> dict[int, float]:
@@ -190,6 +206,8 @@ _REFUSED: Mapping[str, Callable[[Any], bool]] = {
     "mm_processor_kwargs": _falsy,
     "prompt_embeds": _never,
     "prompt_logprobs": _never,
+    "spaces_between_special_tokens": lambda value: value is True,
+    "stream_options.continuous_usage_stats": _falsy,
     "structural_tag": _never,
     "structured_outputs": _never,
     "truncate_prompt_tokens": _never,

@@ -6,11 +6,19 @@ Ranges are checked with the rest of a request in the front process; unknown fiel
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_EXACT = 2**53
+MAX_ITEMS = 4096
+"""Of a list or an object in a body, where nothing lower holds: it is checked before its items are, one
+by one. What a field means has its own limit in the front process."""
+MAX_MESSAGES = 8192
+MAX_PARTS = 32_768
+"""Content parts and tool calls of all messages together."""
+MAX_TOKENS = 1 << 20
+"""Ids to detokenize."""
 MAX_TOP_LOGPROBS = 20
 
 
@@ -24,6 +32,8 @@ def _whole(value: Any) -> Any:
 Integer = Annotated[int, BeforeValidator(_whole), Field(ge=-(2**63), lt=2**63)]
 Number = Annotated[float, Field(strict=True)]
 Object = dict[str, Any]
+T = TypeVar("T")
+Items = Annotated[list[T], Field(max_length=MAX_ITEMS)]
 
 
 class Body(BaseModel):
@@ -51,12 +61,13 @@ class SamplingBody(Body):
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
     repetition_penalty: Number | None = None
-    logit_bias: dict[str, Number] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Integer] | None = None
+    logit_bias: Annotated[dict[str, Number], Field(max_length=MAX_ITEMS)] | None = None
+    stop: str | Items[str] | None = None
+    stop_token_ids: Items[Integer] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
     echo: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -89,10 +100,24 @@ class Message(Body):
     """One turn. Null content is an assistant's that said nothing; other fields go to the template."""
 
     role: str = Field(min_length=1, max_length=64)
-    content: str | list[ContentPart] | None = None
+    content: str | Items[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Items[ToolCall] | None = None
     tool_call_id: str | None = None
+
+
+def _few_parts(messages: Any) -> Any:
+    parts = 0
+    for message in messages if isinstance(messages, list) else ():
+        if isinstance(message, dict):
+            held = (message.get("content"), message.get("tool_calls"))
+            parts += sum(len(items) for items in held if isinstance(items, list))
+    if parts > MAX_PARTS:
+        raise ValueError(f"messages have {parts} content parts and tool calls; at most {MAX_PARTS} are read")
+    return messages
+
+
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_few_parts)]
 
 
 class ResponseFormat(Body):
@@ -102,12 +127,12 @@ class ResponseFormat(Body):
 class Conversation(Body):
     """Messages and how the template renders them."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Messages
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
     reasoning_effort: str | None = None
-    tools: list[Object] | None = None
+    tools: Items[Object] | None = None
     tool_choice: str | Object | None = None
 
 
@@ -118,7 +143,7 @@ class ChatRequest(SamplingBody, Conversation):
     logprobs: bool | None = None
     top_logprobs: Annotated[Integer, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
-    modalities: list[str] | None = None
+    modalities: Items[str] | None = None
 
 
 class CompletionRequest(SamplingBody):
@@ -145,17 +170,18 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
-    tools: list[Object] | None = None
+    tools: Items[Object] | None = None
 
 
 class DetokenizeRequest(Body):
     """``POST /detokenize``."""
 
     model: str | None = None
-    tokens: list[Integer]
+    tokens: Annotated[list[Any], Field(max_length=MAX_TOKENS)]
+    """Checked with all other token ids, in the front process."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from llmkit import Draining, EngineDead, EngineError
-from llmkit.contracts import Content, Event, Finished, PositionLogprobs, Tokens, Usage
+from llmkit.contracts import Content, Event, Finished, FoldedChoice, PositionLogprobs, Tokens, Usage
 from llmkit_openai_api.choices import Choices
 from llmkit_openai_api.wire import Envelope
 
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
 
 
-class ChunkShape(Protocol):
-    """How one route words the chunks of a stream."""
+class AnswerShape(Protocol):
+    """How one route words its answers: the chunks of a stream, or a whole one."""
 
     def opening(self, index: int) -> Envelope | None:
         """Before anything else of a choice."""
@@ -37,11 +37,14 @@ class ChunkShape(Protocol):
     def usage(self, usage: Usage) -> Envelope:
         """After all choices."""
 
+    def whole(self, folded: Sequence[FoldedChoice], usage: Usage) -> Envelope:
+        """All choices at once, by index."""
+
 
 class StreamWriter:
     """Owns the grammar of one stream."""
 
-    def __init__(self, shape: ChunkShape, *, include_usage: bool) -> None:
+    def __init__(self, shape: AnswerShape, *, include_usage: bool) -> None:
         self._shape = shape
         self._include_usage = include_usage
         self._logprobs: dict[int, list[PositionLogprobs]] = {}

@@ -7,10 +7,27 @@ import math
 import pytest
 
 from llmkit.errors import ContextLengthExceeded, RequestError
-from llmkit.frontend.check import check_params, check_prompt, check_routing, check_text, resolve_max_tokens
+from llmkit.frontend.check import (
+    MAX_PLUGIN_ARGS_BYTES,
+    check_fits,
+    check_params,
+    check_priority,
+    check_prompt,
+    check_salt,
+    check_text,
+    resolve_max_tokens,
+)
 from llmkit.types import SamplingParams
 
 VOCAB = 100
+
+
+def _deep(levels):
+    value = []
+    for _ in range(levels):
+        value = {"p": value}
+    return value
+
 
 GOOD = [
     {},
@@ -82,14 +99,16 @@ BAD = [
     ({"stop": ("a",) * 17}, "stop", "array_above_max_length"),
     ({"stop": ("a" * 1025,)}, "stop", "string_above_max_length"),
     ({"stop": ("\ud800",)}, "stop", "invalid_value"),
-    ({"stop_token_ids": (100,)}, "stop_token_ids", "invalid_value"),
-    ({"stop_token_ids": (-1,)}, "stop_token_ids", "invalid_value"),
-    ({"stop_token_ids": (True,)}, "stop_token_ids", "invalid_type"),
+    ({"stop_token_ids": (5, 100)}, "stop_token_ids[1]", "invalid_value"),
+    ({"stop_token_ids": (-1,)}, "stop_token_ids[0]", "invalid_value"),
+    ({"stop_token_ids": (True,)}, "stop_token_ids[0]", "invalid_type"),
     ({"stop_token_ids": (1,) * 129}, "stop_token_ids", "array_above_max_length"),
     ({"plugin_args": [1]}, "plugin_args", "invalid_type"),
     ({"plugin_args": {"p": object()}}, "plugin_args", "invalid_value"),
     ({"plugin_args": {"p": 1 << 80}}, "plugin_args", "invalid_value"),
     ({"plugin_args": {"p": "\ud800"}}, "plugin_args", "invalid_value"),
+    ({"plugin_args": {"p": "x" * MAX_PLUGIN_ARGS_BYTES}}, "plugin_args", "object_above_max_length"),
+    ({"plugin_args": _deep(40)}, "plugin_args", "invalid_value"),
 ]
 
 
@@ -125,7 +144,7 @@ def test_every_field_is_checked():
 def test_prompts_that_no_embedding_has_are_refused(prompt):
     with pytest.raises(RequestError) as caught:
         check_prompt(prompt, VOCAB)
-    assert caught.value.param == "prompt"
+    assert caught.value.param in ("prompt", "prompt[0]", "prompt[1]")
 
 
 def test_good_prompts_pass():
@@ -183,9 +202,34 @@ def test_a_full_context_has_no_room_for_an_answer():
     ],
 )
 def test_routing_is_checked(salt, priority, param):
+    def check():
+        check_salt(salt)
+        check_priority(priority, "some-policy")
+
     with pytest.raises(RequestError) as caught:
-        check_routing(salt, priority)
+        check()
     assert caught.value.param == param
+
+
+def test_plugin_args_beyond_every_recursion_limit_are_refused():
+    with pytest.raises(RequestError) as caught:
+        check_params(SamplingParams(plugin_args=_deep(5000)), VOCAB)
+    assert caught.value.param == "plugin_args"
+
+
+# vllm-project/vllm: "Got priority ... but Priority scheduling is not enabled."
+def test_a_priority_that_nobody_looks_at_is_refused():
+    check_priority(0, "fcfs")
+    check_priority(-3, "deadline")
+    with pytest.raises(RequestError, match="scheduling policy 'fcfs'"):
+        check_priority(1, "fcfs")
+
+
+def test_a_text_too_long_for_any_tokens_is_refused_by_its_bytes():
+    check_fits("é" * 200, 4, 100)
+    check_fits("x" * 10_000, None, 1)
+    with pytest.raises(ContextLengthExceeded, match="402 bytes"):
+        check_fits("é" * 201, 4, 100)
 
 
 def test_text_must_be_unicode():

@@ -11,7 +11,7 @@ import pytest
 from llmkit.config import Config, ModelConfig, SchedulerConfig
 from llmkit.contracts import EngineReady, EngineStats, Finished, RequestContext, SamplingParams, StepOutput
 from llmkit.errors import ContextLengthExceeded, Draining, EngineDead, QueueFull, RequestError
-from llmkit.frontend.fold import fold_generation
+from llmkit.fold import fold_generation
 from llmkit.frontend.generate import FrontGenerator
 from llmkit.frontend.prepare import MAX_THREADS, PrepareHook, Preparer
 from llmkit.frontend.requests import Limits
@@ -70,9 +70,9 @@ def whole(request):
     return [StepOutput(request.request_id, [97] * request.max_tokens, finish=FinishReason.LENGTH)]
 
 
-def make(client, *hooks, deadline_s=5.0, seed=0, defaults=None, **scheduler):
+def make(client, *hooks, deadline_s=5.0, seed=0, defaults=None, tokenizer=None, **scheduler):
     config = Config(model=ModelConfig(seed=seed), scheduler=SchedulerConfig(**scheduler))
-    model = FrontModel(Bytes(), None, defaults or {}, (256, 7, 400))
+    model = FrontModel(tokenizer or Bytes(), None, defaults or {}, (256, 7, 400))
     preparer = Preparer([PrepareHook(*hook) for hook in hooks], deadline_s)
     return FrontGenerator(client, model.tokenizer, Limits.of(READY, model, seed), config, preparer)
 
@@ -107,7 +107,7 @@ async def test_a_client_id_is_never_the_engines():
 async def test_what_a_request_carries():
     context = RequestContext(cache_salt="s", priority=-3)
     before = time.time()
-    (request,) = await submitted(SamplingParams(max_tokens=4), context=context)
+    (request,) = await submitted(SamplingParams(max_tokens=4), context=context, scheduling_policy="deadline")
     assert (request.cache_salt, request.priority, request.max_tokens) == ("s", -3, 4)
     assert before <= request.arrival_s <= time.time()
     assert request.eos_ids == (256, 7)  # 400 has no row
@@ -170,13 +170,14 @@ async def test_long_text_is_tokenized_beside_the_event_loop():
     threads = []
 
     class Watching(Bytes):
+        longest_token = None
+
         def encode(self, text, *, add_special_tokens=True):
             threads.append(threading.current_thread() is threading.main_thread())
             return [1]
 
     client = Client(whole)
-    generator = make(client)
-    generator._tokenizer = Watching()
+    generator = make(client, tokenizer=Watching())
     for text in ("short", "long" * 2000):
         await (await generator.submit(text, SamplingParams())).aclose()
     assert threads == [True, False]
@@ -243,7 +244,7 @@ async def test_hooks_change_attach_and_key_a_request():
     seen = []
 
     def first(draft):
-        seen.append((draft.prompt_ids, dict(draft.plugin_args), draft.context.priority))
+        seen.append((draft.prompt_ids, dict(draft.plugin_args), draft.context.request_id))
         draft.set("temperature", 0.0, "policy")
         draft.attach(b"one")
         draft.cache_key(b"key")
@@ -254,8 +255,9 @@ async def test_hooks_change_attach_and_key_a_request():
         draft.set("max_tokens", 2, "cap")
 
     params = SamplingParams(max_tokens=9, plugin_args={"a": {"x": 1}, "b": {}})
-    (request,) = await submitted(params, ("a", first), ("b", second), context=RequestContext(priority=4))
-    assert seen == [((1, 2), {"x": 1}, 4)]
+    context = RequestContext(request_id="mine")
+    (request,) = await submitted(params, ("a", first), ("b", second), context=context)
+    assert seen == [((1, 2), {"x": 1}, "mine")]
     assert (request.params.temperature, request.max_tokens) == (0.0, 2)
     assert request.plugin_data == {"a": b"one"}
     assert request.cache_keys == (("a", b"key"),)

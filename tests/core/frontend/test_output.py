@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llmkit.contracts import Content, Finished, StepOutput, TokenLogprob, Tokens
 from llmkit.events import PositionLogprobs, ToolCallClosed
-from llmkit.frontend.fold import fold
+from llmkit.fold import fold
 from llmkit.frontend.output import OutputPipeline
 from llmkit.types import FinishReason, SamplingParams
 from tests.core.frontend.toy_tokenizers import Bytes

@@ -30,6 +30,7 @@ class Wrapped:
         self.eos_token_id = inner.token_to_id("</s>")
         self.special_tokens: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>"}
         self._added = {i: token.content for i, token in added.items()}
+        self.longest_token: int | None = None
         self._token_bytes = token_bytes
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -57,6 +58,7 @@ class Bytes:
     bos_token_id: int | None = None
     eos_token_id: int | None = 256
     special_ids = frozenset({256, 257})
+    longest_token: int | None = 4
     special_tokens: dict[str, Any] = {"eos_token": "</s>"}
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

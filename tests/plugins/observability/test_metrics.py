@@ -7,7 +7,7 @@ import asyncio
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.core.server.local_front import LocalFront, serving
+from tests.core.server.local_front import LocalFront, State, server_config, serving
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -58,3 +58,33 @@ async def test_each_request_is_counted_once() -> None:
     for name in ("time_to_first_token", "time_per_output_token", "request_duration"):
         assert counts[f"llmkit_{name}_seconds_count"] == 2
     assert counts["llmkit_request_duration_seconds_sum"] >= counts["llmkit_time_to_first_token_seconds_sum"]
+
+
+async def test_refusals_are_counted_by_status() -> None:
+    front = LocalFront(server_config(api_key=("k",)))
+    right = {"Authorization": "Bearer k"}
+    async with serving(front) as client:
+        for body in ({}, {**HI, "max_tokens": -1}, {**HI, "top_p": 7}):
+            await client.post("/v1/chat/completions", json=body, headers=right)
+        await client.post("/v1/chat/completions", json=HI)
+        front.says("a", hang_after=0)
+        task = asyncio.create_task(client.post("/v1/chat/completions", json=HI, headers=right))
+        while not front.engine.running:
+            await asyncio.sleep(0.005)
+        front.generator._room._capacity = 1
+        assert (await client.post("/v1/chat/completions", json=HI, headers=right)).status_code == 429
+        task.cancel()
+        while front.engine.running:
+            await asyncio.sleep(0.005)
+        front.state = State("draining")
+        await client.post("/v1/chat/completions", json=HI, headers=right)
+        counts = await scrape(client)
+    refused = {
+        name: count for name, count in counts.items() if name.startswith("llmkit_requests_refused_total")
+    }
+    assert {name[30:-1]: count for name, count in refused.items() if count} == {
+        "400": 3,
+        "401": 1,
+        "429": 1,
+        "503": 1,
+    }

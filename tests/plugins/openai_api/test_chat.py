@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from llmkit.config import Config
 from llmkit.contracts import FinishReason
+from llmkit.frontend.prepare import PrepareHook
 from llmkit.testing.http import StreamedAnswer, validate_stream
 from tests.core.server.local_front import LocalFront, Script, serving
 
@@ -115,7 +118,11 @@ async def test_logprobs_name_the_bytes(front: LocalFront, client: httpx.AsyncCli
     }
 
 
-async def test_sampling_fields_reach_the_engine(front: LocalFront, client: httpx.AsyncClient) -> None:
+async def test_sampling_fields_reach_the_engine() -> None:
+    config = Config()
+    config = replace(config, scheduler=replace(config.scheduler, scheduling_policy="deadline"))
+    hooks = [PrepareHook(name, lambda draft: None) for name in "ab"]
+    front = LocalFront(config, hooks=hooks)
     fields = {
         "temperature": 0.5,
         "top_p": 0.9,
@@ -130,19 +137,20 @@ async def test_sampling_fields_reach_the_engine(front: LocalFront, client: httpx
         "skip_special_tokens": False,
         "include_stop_str_in_output": True,
     }
-    await whole(
-        client,
-        **fields,
-        stop="xyz",
-        stop_token_ids=[5],
-        logit_bias={"5": 1.5},
-        max_completion_tokens=9,
-        max_tokens=4,
-        priority=3,
-        cache_salt="salt",
-        vllm_xargs={"a": 1},
-        plugin_args={"b": {"c": 2}},
-    )
+    async with serving(front) as client:
+        await whole(
+            client,
+            **fields,
+            stop="xyz",
+            stop_token_ids=[5],
+            logit_bias={"5": 1.5},
+            max_completion_tokens=9,
+            max_tokens=4,
+            priority=3,
+            cache_salt="salt",
+            vllm_xargs={"a": 1},
+            plugin_args={"b": {"c": 2}},
+        )
     (request,) = front.engine.requests
     assert request.max_tokens == 9
     assert request.seed == 3
@@ -366,7 +374,7 @@ async def test_two_requests_with_one_id_do_not_meet(front: LocalFront, client: h
 
 async def test_a_full_queue_is_429(front: LocalFront) -> None:
     async with serving(front) as client:
-        front.generator._capacity = 1
+        front.generator._room._capacity = 1
         front.says("a", hang_after=0)
         task = asyncio.create_task(client.post(URL, json={"messages": HI}))
         await until(lambda: bool(front.engine.running))

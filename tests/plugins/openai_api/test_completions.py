@@ -127,9 +127,12 @@ async def test_echo_puts_the_prompt_first(client: httpx.AsyncClient, prompt: Any
         ({"prompt": ["a", 5]}, "prompt[1]"),
         ({"prompt": ["a", None]}, "prompt[1]"),
         ({"prompt": [1, "a"]}, "prompt[1]"),
-        ({"prompt": [[1], [True]]}, "prompt[1][0]"),
+        ({"prompt": [[True], [1]]}, "prompt[0][0]"),
+        ({"prompt": ["a" * 600, "b"]}, "prompt[0]"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
         ({"prompt": [True]}, "prompt[0]"),
-        ({"prompt": [300]}, "prompt"),
+        ({"prompt": [1, 300]}, "prompt[1]"),
         ({"prompt": ["a"] * 1025}, "prompt"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
         ({"prompt": "a", "best_of": 2}, "best_of"),
@@ -151,7 +154,9 @@ async def test_a_wrong_field_is_named(
 
 async def test_one_wrong_prompt_leaves_none_running(front: LocalFront, client: httpx.AsyncClient) -> None:
     front.says("a", hang_after=0)
-    await refused(client, prompt=["a", "b", [300]])
+    error = await refused(client, prompt=["a", "b", [1, 300]])
+    assert error["param"] == "prompt[2][1]"
+    assert error["message"].startswith("prompt[2]: ")
     assert front.engine.running == set()
     assert front.generator.in_flight == 0
 

@@ -19,11 +19,11 @@ from llmkit.contracts import (
     Tokens,
     Usage,
 )
+from llmkit.fold import ChoiceFold
 from llmkit.testing.http import validate_stream
-from llmkit_openai_api.chat import ChatChunks
+from llmkit_openai_api.chat import ChatShape
 from llmkit_openai_api.schema import ChatRequest
 from llmkit_openai_api.stream import StreamWriter
-from llmkit_openai_api.whole import WholeChoice
 from tests.core.server.local_front import LocalFront
 
 
@@ -49,11 +49,11 @@ def test_a_stream_is_valid_and_equals_the_fold(
     choices: list[tuple[list[Event], Finished]], data: st.DataObject
 ) -> None:
     queues = [[*events, end] for events, end in choices]
-    folds = [WholeChoice() for _ in queues]
+    folds = [ChoiceFold() for _ in queues]
     body = ChatRequest.model_validate(
         {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "stream": True}
     )
-    writer = StreamWriter(ChatChunks(LocalFront().services, body, ""), include_usage=True)
+    writer = StreamWriter(ChatShape(LocalFront().services, body), include_usage=True)
     sent = b""
     while any(queues):
         index = data.draw(st.sampled_from([i for i, queue in enumerate(queues) if queue]))
@@ -64,13 +64,12 @@ def test_a_stream_is_valid_and_equals_the_fold(
     # The harshest reader of lines: what Python calls a line end is none of the stream's within a payload.
     answer = validate_stream(sent.decode().splitlines())
     assert sorted(answer.choices) == list(range(len(folds)))
-    for index, fold in enumerate(folds):
+    for index, fold in enumerate(collected.result() for collected in folds):
         choice = answer.choices[index]
         assert choice.text == fold.text
-        assert fold.finished is not None
         assert (choice.finish_reason, choice.stop_reason) == (
-            fold.finished.reason.value,
-            fold.finished.stop_reason,
+            fold.finish.reason.value,
+            fold.finish.stop_reason,
         )
         assert len(choice.logprobs) == len(fold.logprobs)
         assert all(entry["logprob"] == -9999.0 for entry in choice.logprobs)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from llmkit.contracts import Generation
 from llmkit.events import Content, Event, Finished, PositionLogprobs, Tokens
 
 
@@ -18,6 +18,13 @@ class FoldedChoice:
     logprobs: list[PositionLogprobs]
     """One a token where logprobs were asked for, else empty."""
     finish: Finished
+
+
+class ChoiceEvents(Protocol):
+    """Events of several choices, each with the choice's index: a ``Generation``, or several as one."""
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, Event]]: ...
+    async def aclose(self) -> None: ...
 
 
 class ChoiceFold:
@@ -55,8 +62,8 @@ def fold(events: Iterable[Event]) -> FoldedChoice:
     return choice.result()
 
 
-async def fold_generation(generation: Generation, choices: int) -> list[FoldedChoice]:
-    """Run a generation to its end; one value a choice, by index. Cancelled, it aborts the generation."""
+async def fold_generation(generation: ChoiceEvents, choices: int) -> list[FoldedChoice]:
+    """Run a generation to its end; one value a choice, by index. Closes it however it ends."""
     folds = [ChoiceFold() for _ in range(choices)]
     try:
         async for index, event in generation:
