@@ -22,6 +22,8 @@ class LinearSpec:
     out_parts: tuple[int, ...]
     """Rows of each part in this rank's layer; their sum is the output width."""
     bias: bool = False
+    tied: bool = False
+    """Its one part is the embedding too: ``embed`` will be called."""
     shard: Literal["none", "column", "row"] = "none"
     rank: int = 0
     world: int = 1
@@ -68,10 +70,13 @@ class LinearMethod(Protocol):
         """``x [tokens, in_features]`` in the activations' dtype -> ``[tokens, out_features]``."""
 
     def embed(self, weights: Any, ids: Tensor) -> Tensor:
-        """Rows ``ids [tokens]`` of the weight matrix: the embedding that is tied to this head."""
+        """Rows ``ids [tokens]`` of a ``tied`` layer's weight, in the activations' dtype."""
 
     def nbytes(self, weights: Any) -> int:
         """Bytes that one pass of ``apply`` must read."""
+
+    def resident_bytes(self, weights: Any) -> int:
+        """Bytes of memory that the layer's weights take for good, copies for ``embed`` included."""
 
 
 class RegisterLinearMethod(Protocol):

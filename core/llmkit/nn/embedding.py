@@ -45,8 +45,10 @@ class LMHead(Linear):
         *,
         name: str = "lm_head",
         bias: bool = False,
+        tied: bool = False,
     ) -> None:
-        super().__init__(method, name, hidden_size, (vocab_size,), bias=bias)
+        """:param tied: it is the embedding too, so that :meth:`embed` works."""
+        super().__init__(method, name, hidden_size, (vocab_size,), bias=bias, tied=tied)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[rows, hidden] -> float32 [rows, vocab]``"""

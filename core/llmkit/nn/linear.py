@@ -27,8 +27,10 @@ class Linear:
         out_parts: Sequence[int],
         *,
         bias: bool = False,
+        tied: bool = False,
     ) -> None:
-        self.spec = LinearSpec(name, in_features, tuple(out_parts), bias)
+        """:param tied: it is the embedding too, so that :meth:`embed` works."""
+        self.spec = LinearSpec(name, in_features, tuple(out_parts), bias, tied)
         self.weights = method.create(self.spec)
         self._method = method
         self.apply = partial(method.apply, self.weights)
@@ -63,6 +65,11 @@ class Linear:
     def nbytes(self) -> int:
         """Bytes that one pass reads."""
         return self._method.nbytes(self.weights)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return self._method.resident_bytes(self.weights)
 
 
 __all__ = ["Linear"]

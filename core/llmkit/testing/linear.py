@@ -39,7 +39,7 @@ class LinearSuite:
     tolerances: ClassVar[Mapping[str, float]] = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
     """Activations' dtype -> largest error of the product, relative to its typical size. Those tested."""
     embedding_tolerance: ClassVar[float] = 0.0
-    """Largest relative difference of a row that ``embed`` gives from the checkpoint's, in float32."""
+    """Largest relative difference of a row that ``embed`` gives from the checkpoint's."""
     most_rows: ClassVar[int] = 600
     """Row invariance is tested up to so many rows."""
     shapes: ClassVar[Sequence[tuple[int, int]]] = ((576, 960), (1536, 576), (100, 37), (7, 3))
@@ -80,31 +80,36 @@ class LinearSuite:
         )
 
     def test_embeds_rows_of_the_weight(self) -> None:
-        env = self.env()
-        method = self.make(env)
-        weights, dense, _ = self.fill(method, env, 40, (24,))
-        ids = torch.tensor([3, 23, 0, 3], device=self.device)
-        rows = method.embed(weights, ids)
-        assert rows.dtype == getattr(torch, env.dtype)
-        allowed = self.embedding_tolerance * dense.abs().max().item()
-        assert (rows - dense[ids]).abs().max().item() <= allowed
-        x = random(3, 40, seed=4).to(self.device)
-        assert torch.equal(method.apply(weights, x), method.apply(weights, x))
-        assert torch.equal(method.embed(weights, ids), rows)
+        for dtype in self.tolerances:
+            env = self.env(dtype)
+            method = self.make(env)
+            weights, dense, _ = self.fill(method, env, 40, (24,), tied=True)
+            ids = torch.tensor([3, 23, 0, 3], device=self.device)
+            rows = method.embed(weights, ids)
+            assert rows.dtype == getattr(torch, dtype)
+            allowed = self.embedding_tolerance * dense.abs().max().item()
+            assert (rows - dense[ids]).abs().max().item() <= allowed, f"in {dtype}"
+            x = random(3, 40, seed=4).to(dense)
+            alone, _, _ = self.fill(method, env, 40, (24,))
+            assert torch.equal(method.apply(weights, x), method.apply(alone, x)), "tied or not"
+            assert torch.equal(method.embed(weights, ids), rows)
+            assert method.embed(weights, ids[:0]).shape == (0, 40)
 
-    def test_embeds_before_the_first_product(self) -> None:
-        env = self.env()
-        method = self.make(env)
-        weights, _, _ = self.fill(method, env, 40, (24,))
-        none = method.embed(weights, torch.tensor([], dtype=torch.int64, device=self.device))
-        assert none.shape == (0, 40)
-
-    def test_says_how_much_it_reads(self) -> None:
+    def test_says_how_much_it_reads_and_holds(self) -> None:
+        """Both in the order of the weights' size; what it holds does not grow with use."""
         env = self.env()
         method = self.make(env)
         small, _, _ = self.fill(method, env, 64, (64,))
         large, _, _ = self.fill(method, env, 64, (64, 64))
-        assert 0 < method.nbytes(small) < method.nbytes(large)
+        tied, _, _ = self.fill(method, env, 64, (64,), tied=True)
+        assert 64 * 64 / 4 <= method.nbytes(small) <= method.resident_bytes(small) <= 8 * 64 * 64
+        assert method.nbytes(small) < method.nbytes(large)
+        assert method.resident_bytes(small) < method.resident_bytes(large)
+        held = method.resident_bytes(tied)
+        assert held >= method.resident_bytes(small)
+        method.embed(tied, torch.tensor([1, 2], device=self.device))
+        method.apply(tied, random(3, 64, seed=1).to(self.device))
+        assert method.resident_bytes(tied) == held
 
     @pytest.mark.parametrize("threads", [1, 2])
     def test_rows_do_not_depend_on_the_batch(self, threads: int) -> None:
@@ -158,10 +163,11 @@ class LinearSuite:
         parts: tuple[int, ...],
         *,
         bias: bool = False,
+        tied: bool = False,
         order: Sequence[int] | None = None,
     ) -> tuple[Any, Tensor, Tensor]:
         """A finished layer, its dense weight and its bias (zeros without)."""
-        spec = LinearSpec("layer", in_features, parts, bias)
+        spec = LinearSpec("layer", in_features, parts, bias, tied)
         weights = method.create(spec)
         dense = random(sum(parts), in_features, seed=11) * in_features**-0.5
         dense = dense.to(getattr(torch, env.dtype)).to(self.device)

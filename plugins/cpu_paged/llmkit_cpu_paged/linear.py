@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llmkit import CheckpointError, StartupError
+from llmkit import CheckpointError, EngineError, StartupError
 from llmkit.contracts import LinearEnv, LinearSpec, WeightRef
 
 PROBED_ROWS = (2, 3, 5, 8, 13, 16, 31, 64)
 """Numbers of rows that must give the same bits as a row of the largest."""
+_PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class PackedWeights:
     """float32 [out_features]"""
     packed: Any = None
     rows: Tensor | None = None
-    """The weight again, readable by rows, once ``embed`` was called."""
+    """[out_features, in_features]: the weight again, readable by rows, of a tied layer."""
 
     def part(self, tensor: Tensor, part: int) -> Tensor:
         return tensor.narrow(0, sum(self.spec.out_parts[:part]), self.spec.out_parts[part])
@@ -51,24 +52,33 @@ class _PackedMethod:
 
     def load(self, weights: PackedWeights, part: int, ref: WeightRef) -> None:
         assert weights.dense is not None
-        weights.part(weights.dense, part).copy_(ref.dense(self._dtype))
+        dense = ref.dense(self._dtype)
+        weights.part(weights.dense, part).copy_(dense)
+        if weights.spec.tied:
+            weights.rows = self._readable(ref, dense)
 
     def load_bias(self, weights: PackedWeights, part: int, ref: WeightRef) -> None:
         assert weights.bias is not None
         weights.part(weights.bias, part).copy_(ref.dense(torch.float32))
 
     def embed(self, weights: PackedWeights, ids: Tensor) -> Tensor:
-        """As the method sees the weights; the first call unpacks a copy that stays."""
+        """:raises EngineError: the layer is not tied, so that nothing readable was kept."""
         if weights.rows is None:
-            weights.rows = self._unpack(weights)
+            raise EngineError(f"linear layer {weights.spec.name} was not made as a tied one: it has no rows")
         return F.embedding(ids, weights.rows).float()
 
     def nbytes(self, weights: PackedWeights) -> int:
         spec = weights.spec
         return spec.out_features * (spec.in_features * self._dtype.itemsize + 4 * spec.bias)
 
-    def _unpack(self, weights: PackedWeights) -> Tensor:
-        raise NotImplementedError
+    def resident_bytes(self, weights: PackedWeights) -> int:
+        return self.nbytes(weights) + (0 if weights.rows is None else weights.rows.nbytes)
+
+    def _readable(self, ref: WeightRef, dense: Tensor) -> Tensor:
+        """What ``embed`` reads: where it is no larger, the checkpoint's own values, a view of the mapped
+        file. Libraries cannot read rows of what they packed."""
+        own = _PLAIN.get(ref.encoding, self._dtype)
+        return ref.dense(own) if own != self._dtype and own.itemsize <= self._dtype.itemsize else dense
 
 
 class Fp16Weights(_PackedMethod):
@@ -101,10 +111,6 @@ class Fp16Weights(_PackedMethod):
     def apply(self, weights: PackedWeights, x: Tensor) -> Tensor:
         y: Tensor = self._linear(x, weights.packed)
         return y
-
-    def _unpack(self, weights: PackedWeights) -> Tensor:
-        dense: Tensor = torch.ops.quantized.linear_unpack_fp16(weights.packed)[0]
-        return dense.half()
 
 
 class OneDnnPacked(_PackedMethod):
@@ -143,10 +149,6 @@ class OneDnnPacked(_PackedMethod):
         rows = x.expand(2, -1) if alone else x
         y: Tensor = self._linear(rows, weights.packed, weights.bias, "none", [], "")
         return y[:1] if alone else y
-
-    def _unpack(self, weights: PackedWeights) -> Tensor:
-        dense: Tensor = weights.packed.to_dense()
-        return dense
 
 
 def missing_fp16() -> str | None:

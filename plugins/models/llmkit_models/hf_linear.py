@@ -57,14 +57,23 @@ def replaceable(module: nn.Module) -> bool:
 
 
 def replace(
-    model: nn.Module, name: str, method: LinearMethod, weight: WeightRef, bias: WeightRef | None
+    model: nn.Module,
+    name: str,
+    method: LinearMethod,
+    weight: WeightRef,
+    bias: WeightRef | None,
+    *,
+    tied: bool = False,
 ) -> MethodLinear:
-    """Put a :class:`MethodLinear` with these weights in the place of module ``name``."""
+    """Put a :class:`MethodLinear` with these weights in the place of module ``name``.
+
+    :param tied: an embedding will read its rows.
+    """
     old = model.get_submodule(name)
     if isinstance(old, Conv1D):
         weight = TransposedRef(weight)
     rows, columns = weight.shape
-    linear = Linear(method, name, columns, (rows,), bias=bias is not None)
+    linear = Linear(method, name, columns, (rows,), bias=bias is not None, tied=tied)
     linear.load(0, weight)
     if bias is not None:
         linear.load_bias(0, bias)
@@ -85,10 +94,15 @@ def replace_loaded(model: nn.Module, method: LinearMethod) -> None:
         weight, bias = module.weight, module.bias
         assert isinstance(weight, Tensor)
         bias_ref = TensorRef(f"{name}.bias", bias.detach()) if isinstance(bias, Tensor) else None
-        new = replace(model, name, method, TensorRef(f"{name}.weight", weight.detach()), bias_ref)
-        for other, embedding in list(model.named_modules()):
-            if type(embedding) is nn.Embedding and embedding.weight is weight:
-                _set(model, other, MethodEmbedding(new.linear))
+        weight_ref = TensorRef(f"{name}.weight", weight.detach())
+        sharing = [
+            other
+            for other, embedding in model.named_modules()
+            if type(embedding) is nn.Embedding and embedding.weight is weight
+        ]
+        new = replace(model, name, method, weight_ref, bias_ref, tied=bool(sharing))
+        for other in sharing:
+            _set(model, other, MethodEmbedding(new.linear))
 
 
 def _set(model: nn.Module, name: str, module: nn.Module) -> None:

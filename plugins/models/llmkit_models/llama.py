@@ -234,7 +234,8 @@ class _Builder:
         return embedding
 
     def head(self) -> LMHead:
-        head = LMHead(self.parts.linear, self.shape.vocab_size, self.shape.hidden_size)
+        shape = self.shape
+        head = LMHead(self.parts.linear, shape.vocab_size, shape.hidden_size, tied=shape.tied)
         head.map_weights(self._weights, "model.embed_tokens" if self.shape.tied else "lm_head")
         self._linears.append(head)
         return head

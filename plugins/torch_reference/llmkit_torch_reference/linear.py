@@ -68,6 +68,9 @@ class TorchLinear:
     def nbytes(self, weights: DenseWeights) -> int:
         return sum(tensor.nbytes for tensor in (weights.weight, weights.bias) if tensor is not None)
 
+    def resident_bytes(self, weights: DenseWeights) -> int:
+        return self.nbytes(weights)
+
 
 class RowTiledLinear(TorchLinear):
     """``F.linear`` over tiles of ``TILE_ROWS`` rows, the last one padded with zeros.
