@@ -69,10 +69,10 @@ def test_a_bad_flag_gets_one_line_and_exit_code_2(
 
 
 def test_debug_shows_the_traceback(llmkit: Run) -> None:
-    ended = llmkit("--debug", "serve", "./nosuch")
+    ended = llmkit("--debug", "serve", "./nosuch", "--port=0")
     assert ended.returncode == 1
     assert "Traceback" in ended.stderr
-    assert "Traceback" not in llmkit("serve", "./nosuch").stderr
+    assert "Traceback" not in llmkit("serve", "./nosuch", "--port=0").stderr
 
 
 def test_flags_without_effect_are_accepted_with_a_line(llmkit: Run, model: str) -> None:
