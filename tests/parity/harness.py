@@ -1,8 +1,8 @@
-"""Runs a model implementation over the real reference parts, with a KV pool and plans made by hand."""
+"""Runs a model implementation over real parts, with a KV pool and plans made by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from llmkit.contracts import (
+    AttentionBackend,
     BackendSpec,
     BatchLayout,
     CheckpointInfo,
     LinearEnv,
+    LinearMethod,
     Model,
     ModelFiles,
     ModelInput,
@@ -28,12 +30,29 @@ from llmkit.contracts import (
 )
 from llmkit.nn import TensorRef, torch_ops
 from llmkit.testing import tiny
+from llmkit_cpu_paged.backend import PagedCpuBackend
+from llmkit_cpu_paged.linear import OneDnnPacked
 from llmkit_models.plugin import make_native, make_transformers
 from llmkit_torch_reference.attention import ReferenceBackend
 from llmkit_torch_reference.linear import RowTiledLinear, TorchLinear
 
-BLOCK_SIZE = 8
 MAKERS = {"native": make_native, "transformers": make_transformers}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which attention backend and linear method a model runs over."""
+
+    attention: Callable[[BackendSpec], AttentionBackend]
+    linear: Callable[[LinearEnv], LinearMethod]
+    block_size: int
+
+
+PARTS = {
+    "reference": Parts(ReferenceBackend, TorchLinear, 8),
+    "paged-cpu": Parts(PagedCpuBackend, OneDnnPacked, 16),
+}
+DETERMINISTIC = Parts(ReferenceBackend, RowTiledLinear, 8)
 
 
 def checkpoint_refs(directory: Path) -> Iterator[WeightRef]:
@@ -57,9 +76,9 @@ def model_spec(config: dict[str, Any], directory: Path = Path(), **changes: Any)
     return ModelSpec(**fields | changes)
 
 
-def model_parts(*, deterministic: bool = False) -> ModelParts:
-    env = LinearEnv("cpu", "float32", "dense", deterministic)
-    linear = RowTiledLinear(env) if deterministic else TorchLinear(env)
+def model_parts(parts: Parts = PARTS["reference"]) -> ModelParts:
+    deterministic = parts is DETERMINISTIC
+    linear = parts.linear(LinearEnv("cpu", "float32", "dense", deterministic))
     return ModelParts(linear, torch_ops(OpsEnv("cpu", "float32", deterministic)))
 
 
@@ -67,13 +86,13 @@ def load(
     implementation: str,
     directory: Path,
     *,
-    deterministic: bool = False,
+    parts: Parts = PARTS["reference"],
     config: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Model:
     """A tiny checkpoint through one implementation; ``config`` stands in for its own."""
     spec = model_spec(config or tiny.config_of(directory), directory, **changes)
-    model = MAKERS[implementation](spec, model_parts(deterministic=deterministic), None)
+    model = MAKERS[implementation](spec, model_parts(parts), None)
     model.load(checkpoint_refs(directory), lambda ref: None)
     return model
 
@@ -105,14 +124,21 @@ class Runner:
     """Steps of any rows and chunks through one model; blocks are handed out shuffled."""
 
     def __init__(
-        self, model: Model, *, num_blocks: int = 128, seed: int = 0, tokenwise: bool = False
+        self,
+        model: Model,
+        parts: Parts = PARTS["reference"],
+        *,
+        num_blocks: int = 128,
+        seed: int = 0,
+        tokenwise: bool = False,
     ) -> None:
         """``tokenwise`` makes a row of every token, so that its attention has the same shapes in every
         chunking and ``reference`` becomes row-invariant."""
         self.model = model
         self._tokenwise = tokenwise
-        self.backend = ReferenceBackend(
-            BackendSpec(tuple(model.attention), "float32", "auto", BLOCK_SIZE, "cpu", False)
+        self._block_size = parts.block_size
+        self.backend = parts.attention(
+            BackendSpec(tuple(model.attention), "float32", "auto", parts.block_size, "cpu", False)
         )
         sizes = [self.backend.kv_cache_spec(layer).block_bytes for layer in range(len(model.attention))]
         self.backend.bind(Memory(sizes, num_blocks))
@@ -124,7 +150,7 @@ class Runner:
         """Compute so many next tokens of each row; logits ``[tokens, vocab]`` of each."""
         work = sorted(work, key=lambda item: item[1])
         for row, count in work:
-            while len(row.blocks) * BLOCK_SIZE < row.done + count:
+            while len(row.blocks) * self._block_size < row.done + count:
                 row.blocks.append(self._free.pop())
         places = [np.arange(row.done, row.done + count) for row, count in work]
         ids = [token for row, count in work for token in row.ids[row.done : row.done + count]]
@@ -154,9 +180,10 @@ class Runner:
         table = np.zeros((len(work), longest), np.int32)
         for index, (row, _) in enumerate(work):
             table[index, : len(row.blocks)] = row.blocks
+        size = self._block_size
         slots = np.concatenate(
             [
-                np.array(row.blocks)[place // BLOCK_SIZE] * BLOCK_SIZE + place % BLOCK_SIZE
+                np.array(row.blocks)[place // size] * size + place % size
                 for (row, _), place in zip(work, places, strict=True)
             ]
         ).astype(np.int32)

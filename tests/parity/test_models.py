@@ -15,13 +15,22 @@ from torch import Tensor
 from llmkit.testing import tiny
 from llmkit_models.shape import FAMILIES
 from tests.parity import harness
-from tests.parity.harness import Row, Runner
+from tests.parity.harness import DETERMINISTIC, PARTS, Row, Runner
 
 TOLERANCE = 1e-4
 LENGTH = 40
 IDS = torch.randint(3, tiny.VOCAB_SIZE, (LENGTH,), generator=torch.Generator().manual_seed(3)).tolist()
 ARCHITECTURES = tuple(tiny.MODELS)
 PATHS = [(name, "native") for name in FAMILIES] + [(name, "transformers") for name in ARCHITECTURES]
+PACKED = [
+    ("MistralForCausalLM", "native"),
+    ("LlamaForCausalLM", "transformers"),
+    ("MistralForCausalLM", "transformers"),
+    ("Gemma2ForCausalLM", "transformers"),
+    ("Gemma3ForCausalLM", "transformers"),
+    ("GPT2LMHeadModel", "transformers"),
+    ("MixtralForCausalLM", "transformers"),
+]
 CHUNKINGS = {"whole": [LENGTH], "chunked, then decode": [13, 7, *[1] * 20]}
 
 
@@ -69,24 +78,34 @@ def test_tiny_models_show_faults(architecture: str) -> None:
     assert tiny.WINDOW * 2 < LENGTH
 
 
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 @pytest.mark.parametrize(("architecture", "path"), PATHS)
 def test_logits_equal_transformers(
-    architecture: str, path: str, checkpoint: Callable[[str], Path], expected: Callable[..., Tensor]
+    architecture: str,
+    path: str,
+    parts: harness.Parts,
+    checkpoint: Callable[[str], Path],
+    expected: Callable[..., Tensor],
 ) -> None:
-    model = harness.load(path, checkpoint(architecture))
+    model = harness.load(path, checkpoint(architecture), parts=parts)
     reference = expected(architecture)
     for name, chunks in CHUNKINGS.items():
-        logits = Runner(model).whole(IDS, chunks)
+        logits = Runner(model, parts).whole(IDS, chunks)
         assert logits.dtype == torch.float32
         assert (logits - reference).abs().max() < TOLERANCE, name
 
 
-@pytest.mark.parametrize(("architecture", "path"), [("MistralForCausalLM", "native"), *PATHS[-19:-13]])
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize(("architecture", "path"), PACKED)
 def test_packed_rows_equal_transformers(
-    architecture: str, path: str, checkpoint: Callable[[str], Path], expected: Callable[..., Tensor]
+    architecture: str,
+    path: str,
+    parts: harness.Parts,
+    checkpoint: Callable[[str], Path],
+    expected: Callable[..., Tensor],
 ) -> None:
     """Prefill, chunk and decode rows of three sequences in one step."""
-    runner = Runner(harness.load(path, checkpoint(architecture)))
+    runner = Runner(harness.load(path, checkpoint(architecture), parts=parts), parts)
     sequences = [IDS, IDS[5:30], IDS[20:39]]
     rows = [Row(ids) for ids in sequences]
     runner.step([(rows[0], 25)])
@@ -186,7 +205,7 @@ def test_missing_query_and_key_norms_are_noticed(
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_native_rows_do_not_depend_on_the_batch(architecture: str, checkpoint: Callable[[str], Path]) -> None:
     """Bitwise, with row-invariant linear layers and attention: any chunking, any neighbours."""
-    model = harness.load("native", checkpoint(architecture), deterministic=True)
+    model = harness.load("native", checkpoint(architecture), parts=DETERMINISTIC)
     whole = Runner(model, tokenwise=True).whole(IDS, [LENGTH])
     for seed, chunks in enumerate(([13, 7, *[1] * 20], [1] * LENGTH, [3, 17, 20], [39, 1])):
         assert torch.equal(Runner(model, tokenwise=True, seed=seed).whole(IDS, chunks), whole)
@@ -213,6 +232,21 @@ def test_native_rope_scalings_equal_transformers(rope: dict[str, Any], tmp_path:
     with torch.no_grad():
         own = tiny.make("LlamaForCausalLM", **overrides)(input_ids=torch.tensor([IDS]), use_cache=False)
     logits = Runner(harness.load("native", directory)).whole(IDS, [LENGTH])
+    assert (logits - own.logits[0]).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize(("architecture", "path"), [
+    ("LlamaForCausalLM", "native"), ("MistralForCausalLM", "native"),
+    ("LlamaForCausalLM", "transformers"), ("Gemma3ForCausalLM", "transformers"),
+])  # fmt: skip
+def test_one_kv_head_equals_transformers(
+    architecture: str, path: str, parts: harness.Parts, tmp_path: Path
+) -> None:
+    directory = tiny.build(tmp_path, architecture, num_key_value_heads=1)
+    with torch.no_grad():
+        own = tiny.make(architecture, num_key_value_heads=1)(input_ids=torch.tensor([IDS]), use_cache=False)
+    logits = Runner(harness.load(path, directory, parts=parts), parts).whole(IDS, [30, *[1] * 10])
     assert (logits - own.logits[0]).abs().max() < TOLERANCE
 
 

@@ -83,6 +83,13 @@ class Model(Protocol):
     vocab_size: int
     """Rows of the embedding: token ids from 0 to one below it are valid."""
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of memory that its weights and tables take, in whatever form they are kept.
+
+        Valid once loaded; counted, never measured, so that the same model always gives the same number.
+        """
+
     def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
         """Take every weight, calling ``on_weight`` after each.
 

@@ -255,6 +255,8 @@ class ContinuousScheduler:
     def _advance(self, part: _Part, sample: RowResult | None) -> StepOutput | None:
         """Book one request's part of a finished step; refused draft tokens count as not computed."""
         request = part.request
+        if sample is not None and sample.error is not None:
+            return self._fail(request, sample.error)
         tokens = sample.token_ids if sample is not None and part.num_logits else []
         if bool(tokens) != bool(part.num_logits) or len(tokens) > part.num_logits:
             raise EngineError(
@@ -285,6 +287,16 @@ class ContinuousScheduler:
             logprobs=sample.logprobs[:taken] if sample.logprobs is not None else None,
             finish=finish[0] if finish else None,
             stop_token=finish[1] if finish else None,
+            cached_tokens=request.num_cached or 0,
+        )
+
+    def _fail(self, request: Request, error: str) -> StepOutput:
+        """End it; what this step computed for it is not offered to the prefix cache."""
+        self._end(request)
+        return StepOutput(
+            request.request_id,
+            finish=FinishReason.ERROR,
+            error=error,
             cached_tokens=request.num_cached or 0,
         )
 

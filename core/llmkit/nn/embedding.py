@@ -26,6 +26,11 @@ class Embedding:
         """``ids [tokens] -> [tokens, hidden]``"""
         return functional.embedding(ids, self.table)
 
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return self.table.nbytes
+
     def _take(self, ref: WeightRef) -> None:
         value = ref.dense(self.table.dtype)
         # a view of the mapped file serves as it is; only another device needs a copy

@@ -27,6 +27,11 @@ class RMSNorm:
         """``[tokens, size] -> [tokens, size]``"""
         return self._rms_norm(x, self._vector.value, self.eps)
 
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return self._vector.value.nbytes
+
     def heads(self, x: Tensor) -> Tensor:
         """Norm of each head of ``[tokens, heads, size]``, as a fresh tensor."""
         return self._rms_norm(x.reshape(-1, x.shape[-1]), self._vector.value, self.eps).view(x.shape)

@@ -14,6 +14,8 @@ from llmkit.text import listing
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 """Scalings whose frequencies do not depend on the length of a sequence."""
+_PIECE = 4096
+"""Positions whose cos and sin are computed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +32,41 @@ class RopeSpec:
 
 
 class Rotary:
-    """The cos and sin of every position below ``max_len``, computed once in fp32. Since 0.1."""
+    """The cos and sin of every position below ``max_len`` that has occurred, in fp32. Since 0.1.
 
-    __slots__ = ("_cos", "_sin")
+    Its tables have room for all positions, which costs address space; a piece of them is computed, and
+    takes memory, once a position in it or behind it occurs.
+    """
+
+    __slots__ = ("_cos", "_frequencies", "_known", "_scale", "_sin")
 
     def __init__(self, spec: RopeSpec, max_len: int, dtype: torch.dtype, device: str) -> None:
-        frequencies, scale = inverse_frequencies(spec)
-        # fp32 throughout, as the models were trained and published with
-        angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies)
-        self._cos = (angles.cos() * scale).to(dtype=dtype, device=device)
-        self._sin = (angles.sin() * scale).to(dtype=dtype, device=device)
+        self._frequencies, self._scale = inverse_frequencies(spec)
+        self._cos = torch.empty(max_len, spec.size // 2, dtype=dtype, device=device)
+        self._sin = torch.empty_like(self._cos)
+        self._known = 0
+        self._learn(min(_PIECE, max_len))
 
     def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin, each ``[tokens, size / 2]``, of ``positions`` int64 ``[tokens]``."""
+        if self._known < len(self._cos):
+            self._learn(int(positions.max()) + 1)
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that it takes so far."""
+        return 2 * self._cos[: self._known].nbytes
+
+    def _learn(self, length: int) -> None:
+        """Compute whole pieces until positions below ``length`` are known."""
+        while self._known < min(length, len(self._cos)):
+            end = min(self._known + _PIECE, len(self._cos))
+            # fp32 throughout, as the models were trained and published with
+            angles = torch.outer(torch.arange(self._known, end, dtype=torch.float32), self._frequencies)
+            self._cos[self._known : end] = angles.cos() * self._scale
+            self._sin[self._known : end] = angles.sin() * self._scale
+            self._known = end
 
 
 def inverse_frequencies(spec: RopeSpec) -> tuple[Tensor, float]:

@@ -20,7 +20,7 @@ from llmkit.contracts import (
 from llmkit.errors import EngineError
 from llmkit.worker.batch import Batch, StepInputs
 from llmkit.worker.kv_memory import BlockMemory
-from llmkit.worker.sampler import Sampler, unpack_masks
+from llmkit.worker.sampler import Sampler, Samples, unpack_masks
 
 
 @dataclass(slots=True)
@@ -88,9 +88,17 @@ class ModelRunner:
             masks = unpack_masks(plan.masks, plan.mask_rows, logits.shape[1])
         samples = self.sampler.sample(logits, inputs.slots, inputs.positions, masks)
         self._batch.sampled(inputs, samples.tokens)
-        logprobs = samples.logprobs or [None] * len(samples.tokens)
-        rows = [
-            RowResult(request_id, [token], None if entry is None else [entry])
-            for request_id, token, entry in zip(inputs.sampled, samples.tokens, logprobs, strict=True)
-        ]
-        return StepResult(pending.step, rows)
+        return StepResult(pending.step, _results(inputs.sampled, samples))
+
+
+def _results(request_ids: list[str], samples: Samples) -> list[RowResult]:
+    """A row each; one that allows no token says why in its ``error``."""
+    logprobs = samples.logprobs or [None] * len(samples.tokens)
+    rows = []
+    for row, (request_id, token) in enumerate(zip(request_ids, samples.tokens, strict=True)):
+        if row in samples.failed:
+            rows.append(RowResult(request_id, [], error=samples.failed[row]))
+        else:
+            entry = logprobs[row]
+            rows.append(RowResult(request_id, [token], None if entry is None else [entry]))
+    return rows

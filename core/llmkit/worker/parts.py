@@ -134,6 +134,10 @@ def _check_row_invariant(*parts: tuple[LinearMethod | AttentionBackend, Choice])
 def _model_spec(spec: ExecutorSpec, machine: Machine) -> ModelSpec:
     config, info = spec.config.model, spec.info
     longest = config.max_model_len or info.context_length or _UNNAMED_CONTEXT
+    if longest < 2:
+        raise StartupError(
+            f"--max-model-len: a context of {longest} has no room for a prompt and an answer; 2 is the least"
+        )
     layers = info.config.get("num_hidden_layers") or info.config.get("n_layer") or 0
     return ModelSpec(
         info=info,

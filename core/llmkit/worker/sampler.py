@@ -7,7 +7,8 @@ operation here treats rows apart, bit for bit. Order, as in vLLM: end tokens mas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,16 @@ from llmkit.worker.penalties import penalize
 from llmkit.worker.sampling_state import SamplingState
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
+FloatArray = np.ndarray[Any, np.dtype[np.float32]]
 
 _SEGMENT = 128
 """Tokens a segment of the two-level search for a sample."""
-_CANDIDATES = (256, 4096)
-"""How many of the likeliest tokens top-p and top-k look at before they sort everything."""
+_CANDIDATES = 256
+"""How many of the likeliest tokens top-p and top-k look at before they look at all."""
+_PIECE = 1 << 20
+"""Logits that are drawn from at a time: temporaries are a few times as large."""
+_IMPOSSIBLE = -1
+"""In place of a token: the row allows none."""
 
 
 @dataclass(slots=True)
@@ -43,7 +49,10 @@ class Samples:
     """One token a logits row; ``logprobs[i]`` is None where the row did not ask."""
 
     tokens: list[int]
+    """Of a row in ``failed`` it is 0 and means nothing."""
     logprobs: list[PositionLogprobs | None] | None
+    failed: dict[int, str] = field(default_factory=dict)
+    """Rows whose logits allow no token, and why; they do their neighbours no harm."""
 
 
 class Sampler:
@@ -58,28 +67,27 @@ class Sampler:
         """A token for each row of ``logits`` (float32 [rows, vocab], changed in place).
 
         ``slots [rows]`` says whose rows they are, ``positions [rows]`` where their tokens will stand.
-
-        :raises EngineError: a row's logits allow no token: they are not finite, or all are masked.
         """
         needs = self._state.needs[slots]
         every = int(np.bitwise_or.reduce(needs))
         if not every and masks is None:
-            return Samples(_finite(logits, _best(logits)), None)
+            return _samples(logits, _best(logits))
         asked = np.flatnonzero(needs & need.LOGPROBS)
         raw = logits[torch.from_numpy(asked).to(logits.device)] if asked.size else None
         self._edit(logits, slots, positions, needs, every)
         if masks is not None:
-            rows = torch.from_numpy(masks.rows).to(logits.device)
-            logits[rows] = logits[rows].masked_fill(~masks.allowed.to(logits.device), -torch.inf)
-        tokens = self._choose(logits, slots, positions, needs)
+            for row, allowed in zip(masks.rows.tolist(), masks.allowed.to(logits.device), strict=True):
+                logits[row].masked_fill_(~allowed, -torch.inf)
+        samples = _samples(logits, self._choose(logits, slots, positions, needs))
         if raw is None:
-            return Samples(tokens, None)
-        picked = [tokens[row] for row in asked.tolist()]
-        logprobs: list[PositionLogprobs | None] = [None] * len(tokens)
+            return samples
+        picked = [samples.tokens[row] for row in asked.tolist()]
         values = position_logprobs(raw, picked, self._state.num_logprobs[slots[asked]].tolist())
+        samples.logprobs = [None] * len(samples.tokens)
         for row, value in zip(asked.tolist(), values, strict=True):
-            logprobs[row] = value
-        return Samples(tokens, logprobs)
+            if row not in samples.failed:
+                samples.logprobs[row] = value
+        return samples
 
     def _edit(self, logits: Tensor, slots: IntArray, positions: IntArray, needs: Any, every: int) -> None:
         """What requests do to their logits before a token is drawn."""
@@ -105,22 +113,26 @@ class Sampler:
                 state.presence[theirs],
             )
 
-    def _choose(self, logits: Tensor, slots: IntArray, positions: IntArray, needs: Any) -> list[int]:
+    def _choose(self, logits: Tensor, slots: IntArray, positions: IntArray, needs: Any) -> Tensor:
+        """int64 [rows]: a token each, or ``_IMPOSSIBLE``."""
         random = np.flatnonzero(needs & need.RANDOM)
         if random.size == 0:
-            return _finite(logits, _best(logits))
-        if random.size == len(slots):
-            return self._draw(logits, slots, positions, needs)
-        tokens = _best(logits)
-        rows = torch.from_numpy(random).to(logits.device)
-        drawn = self._draw(logits[rows], slots[random], positions[random], needs[random])
-        tokens[rows] = torch.tensor(drawn, device=logits.device)
-        return _finite(logits, tokens)
+            return _best(logits)
+        tokens = (
+            _best(logits)
+            if random.size < len(slots)
+            else torch.empty(len(slots), dtype=torch.int64, device=logits.device)
+        )
+        for rows in _pieces(random, logits.shape[1]):
+            where = torch.from_numpy(rows).to(logits.device)
+            tokens[where] = self._draw(logits[where], slots[rows], positions[rows], needs[rows])
+        return tokens
 
-    def _draw(self, logits: Tensor, slots: IntArray, positions: IntArray, needs: Any) -> list[int]:
+    def _draw(self, logits: Tensor, slots: IntArray, positions: IntArray, needs: Any) -> Tensor:
+        """:meth:`_choose` for rows that are all random; ``logits`` are scratch."""
         state, device = self._state, logits.device
-        scaled = logits / torch.from_numpy(state.temperature[slots]).to(device).unsqueeze(1)
-        probs = torch.softmax(scaled, dim=-1)
+        logits /= torch.from_numpy(state.temperature[slots]).to(device).unsqueeze(1)
+        probs = torch.softmax(logits, dim=-1)
         for bit, values, keep in (
             (need.MIN_P, state.min_p, _keep_min_p),
             (need.TOP_K, state.top_k, _keep_top_k),
@@ -138,7 +150,7 @@ class Sampler:
             else:
                 probs[rows] = own
         draws = uniforms(state.key[slots], positions.astype(np.uint64))
-        return _finite(logits, _invert(probs, torch.from_numpy(draws).to(device)))
+        return _invert(probs, torch.from_numpy(draws).to(device))
 
 
 def unpack_masks(masks: bytes, rows: list[int], vocab_size: int) -> TokenMasks:
@@ -157,27 +169,34 @@ def unpack_masks(masks: bytes, rows: list[int], vocab_size: int) -> TokenMasks:
     return TokenMasks(np.array(rows, np.int64), torch.from_numpy(bits.view(np.bool_)))
 
 
+def _pieces(rows: IntArray, vocab: int) -> Iterator[IntArray]:
+    """Rows that are drawn together; what a row gets does not depend on how they are cut."""
+    step = max(1, _PIECE // vocab)
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step]
+
+
 def _best(logits: Tensor) -> Tensor:
-    """int64 [rows]: each row's likeliest token, the first of equals."""
+    """int64 [rows]: each row's likeliest token, the first of equals, or ``_IMPOSSIBLE``."""
     if logits.device.type == "cpu":  # numpy scans a row five times faster
-        return torch.from_numpy(logits.numpy().argmax(axis=1))
-    return logits.argmax(dim=1)
+        best = torch.from_numpy(logits.numpy().argmax(axis=1))
+    else:
+        best = logits.argmax(dim=1)
+    finite = torch.isfinite(logits.gather(1, best.unsqueeze(1))).squeeze(1)
+    return torch.where(finite, best, _IMPOSSIBLE)
 
 
-def _finite(logits: Tensor, tokens: Tensor) -> list[int]:
-    """The tokens as a list; :raises EngineError: where the one chosen is impossible."""
-    _refuse_unless(torch.isfinite(logits.gather(1, tokens.unsqueeze(1))).squeeze(1))
-    result: list[int] = tokens.tolist()
-    return result
+def _samples(logits: Tensor, tokens: Tensor) -> Samples:
+    """Tokens as a list, and what is wrong with the ``logits`` of rows that have none."""
+    picked: list[int] = tokens.tolist()
+    failed = {row: _why(logits[row]) for row, token in enumerate(picked) if token == _IMPOSSIBLE}
+    return Samples([0 if token == _IMPOSSIBLE else token for token in picked], None, failed)
 
 
-def _refuse_unless(possible: Tensor) -> None:
-    if not bool(possible.all()):
-        rows = torch.nonzero(~possible).flatten().tolist()
-        raise EngineError(
-            f"logits rows {rows}: no token can be sampled; the model's output is not finite, or every "
-            "token is masked"
-        )
+def _why(logits: Tensor) -> str:
+    if bool((logits == -torch.inf).all()):
+        return "no token can be sampled: every one is masked or has a logit of minus infinity"
+    return "no token can be sampled: the model's logits are not finite"
 
 
 def _keep_min_p(probs: Tensor, min_p: Any) -> Tensor:
@@ -188,7 +207,7 @@ def _keep_min_p(probs: Tensor, min_p: Any) -> Tensor:
 def _keep_top_k(probs: Tensor, top_k: Any) -> Tensor:
     """The probability of each row's k-th likeliest token; its equals stay too."""
     floor = torch.empty(len(probs), dtype=probs.dtype, device=probs.device)
-    small = top_k <= _CANDIDATES[0]
+    small = top_k <= _CANDIDATES
     for group in (np.flatnonzero(small), np.flatnonzero(~small)):
         if group.size:
             rows, ks = torch.from_numpy(group).to(probs.device), torch.from_numpy(top_k[group] - 1)
@@ -200,32 +219,42 @@ def _keep_top_k(probs: Tensor, top_k: Any) -> Tensor:
 def _keep_top_p(probs: Tensor, top_p: Any) -> Tensor:
     """The probability of the last token of each row's smallest set that holds ``top_p`` of its mass.
 
-    Looks at a few candidates first and at more only for rows that need them.
+    Looks at a few candidates first, and at all only in rows that need more.
     """
     goal = torch.from_numpy(top_p).to(probs.device) * _segmented(probs)[1][:, -1]
-    floor = torch.zeros(len(probs), dtype=probs.dtype, device=probs.device)
-    open_rows = torch.arange(len(probs), device=probs.device)
-    for count in (*_CANDIDATES, probs.shape[1]):
-        last = count >= probs.shape[1]
-        best = probs[open_rows].topk(min(count, probs.shape[1]), dim=1).values
-        mass = best.cumsum(dim=1, dtype=torch.float64)
-        done = mass[:, -1] >= goal[open_rows]
-        place = (mass < goal[open_rows].unsqueeze(1)).sum(dim=1).clamp(max=best.shape[1] - 1)
-        found = best.gather(1, place.unsqueeze(1)).squeeze(1)
-        floor[open_rows] = torch.where(done | last, found, floor[open_rows])
-        open_rows = open_rows[~done]
-        if last or open_rows.numel() == 0:
-            break
+    best = probs.topk(min(_CANDIDATES, probs.shape[1]), dim=1).values
+    mass = best.cumsum(dim=1, dtype=torch.float64)
+    place = (mass < goal.unsqueeze(1)).sum(dim=1).clamp(max=best.shape[1] - 1)
+    floor = best.gather(1, place.unsqueeze(1)).squeeze(1)
+    for row in torch.nonzero(mass[:, -1] < goal).flatten().tolist():
+        floor[row] = _floor_of_mass(probs[row].cpu().numpy(), float(goal[row]))
     return floor
+
+
+def _floor_of_mass(probs: FloatArray, goal: float) -> float:
+    """The largest value of a row for which it and all above it add up to ``goal``.
+
+    Positive floats are ordered as their bits are: the sums of buckets of equal upper bits tell the one
+    bucket that is worth sorting.
+    """
+    buckets = probs.view(np.int32) >> 16
+    mass = np.bincount(buckets, weights=probs)[::-1].cumsum()
+    above = int((mass < goal).sum())
+    if above == len(mass):  # sums round apart
+        return 0.0
+    inside = np.sort(probs[buckets == len(mass) - 1 - above])[::-1]
+    before = mass[above - 1] if above else 0.0
+    place = int((before + inside.cumsum(dtype=np.float64) < goal).sum())
+    return float(inside[min(place, len(inside) - 1)])
 
 
 def _invert(probs: Tensor, draws: Tensor) -> Tensor:
     """The token at which each row's cumulated probability passes ``draws [rows]`` of its total.
 
-    A token of probability 0 is never taken.
+    A token of probability 0 is never taken; a row with no other, or with one that is no number, gives
+    ``_IMPOSSIBLE``.
     """
     segments, ends = _segmented(probs)
-    _refuse_unless(ends[:, -1] > 0)
     target = draws * ends[:, -1]
     chosen = (ends <= target.unsqueeze(1)).sum(dim=1).clamp(max=ends.shape[1] - 1)
     every = torch.arange(len(probs), device=probs.device)
@@ -234,7 +263,8 @@ def _invert(probs: Tensor, draws: Tensor) -> Tensor:
     passed = (inner <= (target - start).unsqueeze(1)).sum(dim=1)
     # Sums of a segment and within it round apart: never run past its last possible token.
     last = (inner < inner[:, -1:]).sum(dim=1)
-    return chosen * _SEGMENT + torch.minimum(passed, last)
+    tokens = chosen * _SEGMENT + torch.minimum(passed, last)
+    return torch.where(ends[:, -1] > 0, tokens, _IMPOSSIBLE)
 
 
 def _segmented(probs: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import psutil
 import torch
 
 from llmkit.config import machine
@@ -61,10 +60,8 @@ class Worker:
         """
         progress("choosing components", 0.0)
         parts = self._parts = choose_parts(self._spec, self.machine)
-        before = _resident_bytes()
         _load_weights(parts, progress)
-        # Measured, as only the linear method knows what it keeps of what it was given.
-        weight_bytes = max(0, _resident_bytes() - before)
+        weight_bytes = parts.model.weight_bytes
         kv_bytes, why = kv_budget(self._spec.config.cache, machine.memory(), weight_bytes)
         return WorkerReport(
             choices=parts.choices,
@@ -165,7 +162,3 @@ def _load_weights(parts: Parts, progress: Progress) -> None:
 
     with torch.no_grad():
         parts.model.load(refs, on_weight)
-
-
-def _resident_bytes() -> int:
-    return int(psutil.Process().memory_info().rss)

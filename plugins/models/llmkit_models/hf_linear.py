@@ -105,9 +105,24 @@ def replace_loaded(model: nn.Module, method: LinearMethod) -> None:
             _set(model, other, MethodEmbedding(new.linear))
 
 
+def resident_bytes(model: nn.Module) -> int:
+    """Bytes of memory of every weight and table, each counted once, whoever holds it."""
+    linears = sum(m.linear.resident_bytes for m in model.modules() if isinstance(m, MethodLinear))
+    tensors = {t.data_ptr(): t.nbytes for t in (*model.parameters(), *model.buffers())}
+    return linears + sum(tensors.values())
+
+
 def _set(model: nn.Module, name: str, module: nn.Module) -> None:
     parent, _, child = name.rpartition(".")
     setattr(model.get_submodule(parent), child, module)
 
 
-__all__ = ["MethodEmbedding", "MethodLinear", "TransposedRef", "replace", "replace_loaded", "replaceable"]
+__all__ = [
+    "MethodEmbedding",
+    "MethodLinear",
+    "TransposedRef",
+    "replace",
+    "replace_loaded",
+    "replaceable",
+    "resident_bytes",
+]

@@ -12,23 +12,39 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import (
-    WeightConverter,
-    WeightRenaming,
-    convert_and_load_state_dict_in_model,
-    rename_source_key,
-)
-from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils import logging
 
-from llmkit import CheckpointError
+from llmkit import CheckpointError, StartupError
 from llmkit.contracts import LinearMethod, WeightRef
 from llmkit.nn import complain
 from llmkit_models import hf_linear
 
+_LACKS = (
+    f"--model-impl transformers: transformers {transformers.__version__} lacks what weights are loaded with "
+    "({}); install a version that was tried, 5.17 to 5.24"
+)
+
+try:
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        convert_and_load_state_dict_in_model,
+        rename_source_key,
+    )
+    from transformers.modeling_utils import LoadStateDictConfig
+except ImportError as error:
+    raise StartupError(_LACKS.format(error)) from error
+
+_METHODS = (
+    "_adjust_missing_and_unexpected_keys",
+    "_initialize_missing_keys",
+    "_move_missing_keys_from_meta_to_device",
+)
+"""Of every model of transformers; not public."""
 _PLAIN = ("float32", "bfloat16", "float16")
 
 
@@ -44,6 +60,7 @@ def load(
 
     :raises CheckpointError: a weight is missing, left over or of the wrong shape.
     """
+    _check_methods(model)
     mapping = get_model_conversion_mapping(model)
     targets = _Targets(model, mapping)
     rest: dict[str, _Lazy] = {}
@@ -56,6 +73,13 @@ def load(
             on_weight(ref)
     _load_rest(model, rest, mapping, dtype, device)
     hf_linear.replace_loaded(model, method)
+
+
+def _check_methods(model: PreTrainedModel) -> None:
+    """:raises StartupError: this version of transformers has none of that name."""
+    missing = [name for name in _METHODS if not hasattr(model, name)]
+    if missing:
+        raise StartupError(_LACKS.format(", ".join(missing)))
 
 
 class _Lazy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -20,9 +21,10 @@ from llmkit.contracts import (
     StepContext,
 )
 
-_LENGTHS = (7, 5)
-"""Of the two sequences; longer ones where a window is short enough to be passed cheaply."""
-_LONGEST_WINDOW = 64
+_LENGTHS = (11, 9)
+"""Of the two sequences."""
+_WINDOW = 4
+"""What the config's window is shortened to, so that short sequences pass it."""
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
 """Allowed norm of a difference over the norm of what is compared: rounding, far from a wrong result."""
 
@@ -33,8 +35,13 @@ class Runs(Protocol):
     def run(self, inputs: ModelInput, ctx: StepContext) -> Tensor:
         """Through our attention: logits ``[tokens, vocab]``."""
 
-    def run_own(self, ids: Tensor) -> Tensor:
-        """One sequence through the model's own forward and eager attention: logits."""
+    @property
+    def window(self) -> int | None:
+        """The window in its config, from which its own masks are made."""
+
+    def run_own(self, ids: Tensor, window: int | None) -> Tensor:
+        """One sequence through the model's own forward and eager attention, the config's window replaced
+        by this one: logits."""
 
 
 def probe(
@@ -42,10 +49,13 @@ def probe(
 ) -> None:
     """Run two short sequences apart, packed, and one of them the model's own way.
 
+    Every window, the config's and those the layers passed, is shortened by the same amount, so that
+    the sequences are longer.
+
     :raises UnsupportedModel: a layer does not call attention exactly once, or results differ.
     """
-    windows = [spec.window for spec in specs if spec.window is not None and spec.window <= _LONGEST_WINDOW]
-    lengths = [length + max(windows, default=0) for length in _LENGTHS]
+    specs, window = _shortened(specs, model.window)
+    lengths = list(_LENGTHS)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, vocab_size, (sum(lengths),), generator=generator).to(device)
     positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
@@ -55,8 +65,25 @@ def probe(
         parts.append(_run(model, specs, piece, place, [len(piece)]))
     tolerance = _TOLERANCE[dtype]
     _compare(packed, torch.cat(parts), tolerance, "packed sequences differ from each on its own")
-    own = _guarded(lambda: model.run_own(ids[: lengths[0]]))
+    own = _guarded(lambda: model.run_own(ids[: lengths[0]], window))
     _compare(parts[0], own, tolerance, "results differ from the model's own attention")
+
+
+def _shortened(
+    specs: Sequence[AttentionSpec], window: int | None
+) -> tuple[Sequence[AttentionSpec], int | None]:
+    """A layer's window that is not the config's stays as far from it as it was.
+
+    :raises UnsupportedModel: one is so much shorter that this cannot be.
+    """
+    if window is None:
+        return specs, None
+    by = window - _WINDOW
+    shortest = min((spec.window for spec in specs if spec.window is not None), default=window)
+    if shortest <= by:
+        raise UnsupportedModel(f"a layer calls attention with window {shortest}, its config has {window}")
+    shorter = [spec if spec.window is None else replace(spec, window=spec.window - by) for spec in specs]
+    return shorter, _WINDOW
 
 
 def _run(

@@ -55,9 +55,10 @@ class NativeLlama:
         self._ops = parts.ops
         self._weights = WeightMap()
         self._linears: list[Linear] = []
+        self._others: list[Embedding | RMSNorm] = []
         self._rotary = Rotary(_rope_spec(shape), spec.max_model_len, dtype, spec.device)
         output = AttentionOutput(shape.num_heads, shape.head_size, dtype, spec.device)
-        build = _Builder(shape, parts, self._weights, self._linears, dtype, spec.device)
+        build = _Builder(shape, parts, self._weights, self._linears, self._others, dtype, spec.device)
         self._layers = [build.layer(index, index - first, output) for index in range(first, end)]
         self.attention = tuple(layer.attention.spec for layer in self._layers)
         starts, ends = first == 0, end == shape.num_layers
@@ -71,6 +72,11 @@ class NativeLlama:
             self._weights.ignore(lambda name: name == "lm_head.weight")
         if not (starts and ends):
             self._weights.ignore(_of_other_stage(shape, first, end))
+
+    @property
+    def weight_bytes(self) -> int:
+        held = (*self._linears, *self._others, self._rotary)
+        return sum(part.resident_bytes for part in held)
 
     def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
         self._weights.load(weights, on_weight)
@@ -189,6 +195,7 @@ class _Builder:
         parts: ModelParts,
         weights: WeightMap,
         linears: list[Linear],
+        others: list[Embedding | RMSNorm],
         dtype: torch.dtype,
         device: str,
     ) -> None:
@@ -196,6 +203,7 @@ class _Builder:
         self.parts = parts
         self._weights = weights
         self._linears = linears
+        self._others = others
         self._dtype = dtype
         self._device = device
 
@@ -226,11 +234,13 @@ class _Builder:
             self.parts.ops, size or self.shape.hidden_size, self.shape.eps, self._dtype, self._device
         )
         norm.map_weights(self._weights, name)
+        self._others.append(norm)
         return norm
 
     def embedding(self) -> Embedding:
         embedding = Embedding(self.shape.vocab_size, self.shape.hidden_size, self._dtype, self._device)
         embedding.map_weights(self._weights, "model.embed_tokens")
+        self._others.append(embedding)
         return embedding
 
     def head(self) -> LMHead:

@@ -6,7 +6,14 @@ from typing import Any
 
 from llmkit import hookimpl
 from llmkit.contracts import Model, ModelParts, ModelSpec, RegisterModel
-from llmkit_models.shape import FAMILIES, unsupported
+from llmkit_models.shape import FAMILIES, quantized, unsupported
+
+_LENGTH_OF = {
+    "longrope": "original_max_position_embeddings",
+    "su": "original_max_position_embeddings",
+    "dynamic": "max_position_embeddings",
+}
+"""Rope scaling that changes with the longest position in a batch -> the entry up to which it does not."""
 
 
 @hookimpl
@@ -39,8 +46,8 @@ def refuses_transformers(spec: ModelSpec) -> str | None:
         return "it runs on one rank"
     if spec.deterministic:
         return "operations of its own may round differently from batch to batch"
-    if config.get("quantization_config") is not None:
-        return f"weights quantized by {config['quantization_config'].get('quant_method')!r} are not supported"
+    if (reason := quantized(config)) is not None:
+        return reason
     if config.get("auto_map") and config.get("model_type") is None and not spec.trust_remote_code:
         return "the checkpoint brings its own code; --trust-remote-code would run it"
     return _rope_too_long(config, spec.max_model_len)
@@ -49,16 +56,23 @@ def refuses_transformers(spec: ModelSpec) -> str | None:
 def _rope_too_long(config: dict[str, Any], max_model_len: int) -> str | None:
     """Scalings that change with the longest position in a batch are right only where they do not."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type")
-    if kind in ("longrope", "su"):
-        limit = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-    elif kind == "dynamic":
-        limit = config.get("max_position_embeddings")
-    else:
-        return None
-    if isinstance(limit, int) and max_model_len <= limit:
-        return None
-    return f"rope scaling {kind!r} changes with the longest sequence in a batch; set --max-model-len {limit}"
+    if not isinstance(rope, dict):
+        return f"its rope entry is {rope!r}, not an object"
+    layers = [value for value in rope.values() if isinstance(value, dict)]  # one for each kind of layer
+    for table in layers or [rope]:
+        kind = table.get("rope_type") or table.get("type")
+        if kind not in _LENGTH_OF:
+            continue
+        key = _LENGTH_OF[kind]
+        limit = table.get(key) or config.get(key)
+        if not isinstance(limit, int):
+            return f"rope scaling {kind!r} needs {key}, which its config lacks"
+        if max_model_len > limit:
+            return (
+                f"rope scaling {kind!r} changes with the longest sequence in a batch; "
+                f"set --max-model-len {limit}"
+            )
+    return None
 
 
 __all__ = ["make_native", "make_transformers", "refuses_native", "refuses_transformers", "register_models"]

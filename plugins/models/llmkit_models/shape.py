@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from llmkit.contracts import listing
 
-_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+_ROPE_NUMBERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "linear": (("factor",), ()),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), ()),
+    "yarn": (
+        ("factor", "original_max_position_embeddings"),
+        ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+    ),
+}
+"""Rope type -> the positive numbers it must have, and the numbers it may have."""
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -104,15 +115,14 @@ def unsupported(architecture: str, config: dict[str, Any]) -> str | None:
     missing = [key for key in needed if not isinstance(config.get(key), int)]
     if missing:
         return f"config lacks {listing(missing)}"
-    if config.get("quantization_config") is not None:
-        method = config["quantization_config"].get("quant_method", "unknown")
-        return f"weights quantized by {method!r} are not supported"
+    if (reason := quantized(config)) is not None:
+        return reason
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         return f"hidden_act is {activation!r}; it knows silu"
+    if (reason := _strange_rope(config)) is not None:
+        return reason
     rope = _rope(config)
-    if _rope_type(rope) not in _ROPE_TYPES:
-        return f"rope type is {_rope_type(rope)!r}; it knows {listing(_ROPE_TYPES)}"
     if _given(rope, config, "partial_rotary_factor", 1.0) != 1.0:
         return "only a part of each head rotates"
     strange = set(config.get("layer_types") or ()) - set(_LAYER_TYPES)
@@ -121,6 +131,38 @@ def unsupported(architecture: str, config: dict[str, Any]) -> str | None:
     if config["num_attention_heads"] % (config.get("num_key_value_heads") or config["num_attention_heads"]):
         return "num_attention_heads is no multiple of num_key_value_heads"
     return None
+
+
+def quantized(config: dict[str, Any]) -> str | None:
+    """Why weights in the Hugging Face layout of a quantizer cannot be read, or None where there are none."""
+    entry = config.get("quantization_config")
+    if entry is None:
+        return None
+    if not isinstance(entry, dict):
+        return f"quantization_config is {entry!r}, not an object that names its quant_method"
+    return f"weights quantized by {entry.get('quant_method', 'unknown')!r} are not supported"
+
+
+def _strange_rope(config: dict[str, Any]) -> str | None:
+    """Why the rope entry cannot be followed, or None."""
+    entry = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(entry, dict):
+        return f"its rope entry is {entry!r}, not an object"
+    kind = _rope_type(entry)
+    if kind not in _ROPE_NUMBERS:
+        return f"rope type is {kind!r}; it knows {listing(_ROPE_NUMBERS)}"
+    required, optional = _ROPE_NUMBERS[kind]
+    # yarn takes either from the model's own length
+    otherwise = config.get("max_position_embeddings") if kind == "yarn" else None
+    wrong = [key for key in required if not _positive(entry.get(key) or otherwise)]
+    wrong += [key for key in optional if not isinstance(entry.get(key), int | float | None)]
+    if not _positive(_given(entry, config, "rope_theta", 1.0)):
+        wrong.append("rope_theta")
+    return f"rope type {kind!r} without a number for {listing(wrong)}" if wrong else None
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _rope(config: dict[str, Any]) -> dict[str, Any]:
@@ -167,4 +209,4 @@ def _rotating_layers(family: Family, config: dict[str, Any], num_layers: int) ->
     return tuple(bool(flag) for flag in flags)
 
 
-__all__ = ["FAMILIES", "Family", "LlamaShape", "read_shape", "unsupported"]
+__all__ = ["FAMILIES", "Family", "LlamaShape", "quantized", "read_shape", "unsupported"]

@@ -16,7 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from llmkit import UnsupportedModel
 from llmkit.contracts import ModelInput, ModelParts, ModelSpec, ModelState, StepContext, WeightRef, nearest
-from llmkit_models import hf_attention, hf_load
+from llmkit_models import hf_attention, hf_linear, hf_load
 from llmkit_models.hf_probe import probe
 
 
@@ -58,6 +58,10 @@ class TransformersModel:
         self._tail: nn.Module | None = None
         self._no_ids = torch.zeros(1, 1, dtype=torch.long, device=spec.device)
 
+    @property
+    def weight_bytes(self) -> int:
+        return hf_linear.resident_bytes(self._model)
+
     def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
         hf_load.load(self._model, self._method, weights, on_weight, self._dtype, self._spec.device)
         self._tail = _with_body(self._model, self._stand_in)
@@ -97,13 +101,24 @@ class TransformersModel:
         """For the probe: logits of every token."""
         return self.logits(self.forward(inputs, ctx, None).hidden)
 
+    @property
+    def window(self) -> int | None:
+        """For the probe: what the model's own masks are made from."""
+        window = getattr(self._model.config.get_text_config(), "sliding_window", None)
+        return None if window is None else int(window)
+
     @torch.inference_mode()
-    def run_own(self, ids: Tensor) -> Tensor:
-        """For the probe: the model's own forward with eager attention."""
+    def run_own(self, ids: Tensor, window: int | None) -> Tensor:
+        """For the probe: the model's own forward with eager attention and this window."""
+        config, kept = self._model.config.get_text_config(), self.window
         self._model.set_attn_implementation("eager")
+        if kept is not None:
+            config.sliding_window = window
         try:
             output = self._model(input_ids=ids.unsqueeze(0), use_cache=False)
         finally:
+            if kept is not None:
+                config.sliding_window = kept
             self._model.set_attn_implementation(hf_attention.NAME)
         logits: Tensor = output.logits
         return logits[0].float()

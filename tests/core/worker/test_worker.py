@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -8,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from llmkit.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
 from llmkit.config.machine import Memory
 from llmkit.contracts import (
+    PLACEHOLDER,
     ExecutorSpec,
     NewRow,
     RowPlan,
@@ -25,6 +28,7 @@ from llmkit.worker import Worker, limit_spinning
 from llmkit.worker.environment import SPIN
 from llmkit.worker.memory_budget import kv_budget
 from tests.core.worker.toy import (
+    HIDDEN,
     NAMES,
     VOCAB,
     ToyBackend,
@@ -98,6 +102,16 @@ def test_threads_are_those_asked_for() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("longest", [2, 3])
+def test_the_shortest_contexts_are_warmed_up(longest: int) -> None:
+    ready(toy_spec(model=ModelConfig(model="toy", deterministic=True, max_model_len=longest)))
+
+
+def test_a_context_without_room_for_an_answer_is_refused() -> None:
+    with pytest.raises(StartupError, match="--max-model-len: a context of 1 has no room"):
+        ready(toy_spec(model=ModelConfig(model="toy", max_model_len=1)))
+
+
 def test_a_device_that_is_not_here_is_refused_with_the_flag() -> None:
     with pytest.raises(StartupError, match="--device cuda"):
         Worker(with_parallel(toy_spec(), device="cuda"))
@@ -124,15 +138,18 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 
-def test_weights_are_counted_as_the_memory_they_took() -> None:
-    class Heavy(ToyModel):
+def test_weights_are_what_the_model_counts_whatever_the_process_took_or_freed() -> None:
+    class Wasteful(ToyModel):
         def load(self, weights: Any, on_weight: Any) -> None:
             super().load(weights, on_weight)
             self.ballast = torch.ones(64 * MIB // 4)
 
-    components = with_entry("model", lambda spec, parts, options: Heavy(spec, parts))
-    report = Worker(toy_spec(components=components)).load(quiet)
-    assert 60 * MIB < report.weight_bytes < 100 * MIB
+    def report(cache: CacheConfig) -> Any:
+        components = with_entry("model", lambda spec, parts, options: Wasteful(spec, parts))
+        return Worker(toy_spec(cache=cache, components=components)).load(quiet)
+
+    assert report(CacheConfig(block_size=8)).weight_bytes == 4 * (VOCAB * HIDDEN + 16 * HIDDEN * HIDDEN)
+    assert report(CacheConfig(block_size=8)).kv_bytes == report(CacheConfig(block_size=8)).kv_bytes
 
 
 @pytest.mark.parametrize(
@@ -210,6 +227,40 @@ def test_a_step_is_sampled_once_and_only_after_it_was_launched() -> None:
 def test_an_unknown_method_names_those_there_are() -> None:
     with pytest.raises(EngineError, match="'reboot'; known: describe"):
         ready().call("reboot", [])
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=1.0, logprobs=1)])
+def test_logits_that_are_not_finite_fail_their_own_row_alone(params: SamplingParams) -> None:
+    class Poisoned(ToyModel):
+        def load(self, weights: Any, on_weight: Any) -> None:
+            super().load(weights, on_weight)
+            self._weights["embed"][5] = math.nan  # whoever says 5 has no finite logits; nobody can sample it
+
+        def logits(self, hidden: Tensor) -> Tensor:
+            logits = super().logits(hidden)
+            logits[:, 5] = logits[:, 4]
+            return logits
+
+    components = with_entry("model", lambda spec, parts, options: Poisoned(spec, parts))
+    worker = ready(toy_spec(components=components))
+    nothing: list[list[int]] = [[], []]
+    prompts = {"first": [1, 2, 3], "bad": [1, 5, 3], "last": [4, 2, 3]}
+    new = [
+        NewRow(name, ids, 3, params, 0, 0, (), [[2 * i + 1], [2 * i + 2]])
+        for i, (name, ids) in enumerate(prompts.items())
+    ]
+    worker.execute(StepPlan(1, [RowPlan(name, 0, 3, 1, [], nothing) for name in prompts], new=new))
+    first, bad, last = worker.sample(SamplePlan(1)).rows
+    assert (bad.request_id, bad.token_ids, bad.logprobs) == ("bad", [], None)
+    assert "not finite" in (bad.error or "")
+    assert (first.error, last.error) == (None, None)
+    # a step that was planned before the failure was known harms nobody either
+    rows = [
+        RowPlan("bad", 3, 1, 1, [PLACEHOLDER], nothing),
+        RowPlan("last", 3, 1, 1, last.token_ids, nothing),
+    ]
+    worker.execute(StepPlan(2, rows, gone=["first"]))
+    assert [len(row.token_ids) for row in worker.sample(SamplePlan(2)).rows] == [0, 1]
 
 
 def test_a_closed_worker_says_so() -> None:

@@ -68,6 +68,10 @@ class ToyModel:
         self._weights: dict[str, Tensor] = {}
         self.contexts: list[StepContext] = []
 
+    @property
+    def weight_bytes(self) -> int:
+        return sum(weight.nbytes for weight in self._weights.values())
+
     def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
         for ref in weights:
             self._weights[ref.name] = ref.dense(torch.float32)

@@ -91,6 +91,17 @@ def test_defaults_of_the_families() -> None:
     ({"partial_rotary_factor": 0.5}, "only a part of each head rotates"),
     ({"num_key_value_heads": 3}, "no multiple"),
     ({"vocab_size": None}, "config lacks vocab_size"),
+    ({"quantization_config": "gptq"}, "quantization_config is 'gptq', not an object"),
+    ({"rope_scaling": "yarn"}, "rope entry is 'yarn', not an object"),
+    ({"rope_scaling": {"type": "linear"}}, "'linear' without a number for factor"),
+    ({"rope_scaling": {"type": "linear", "factor": "2"}}, "'linear' without a number for factor"),
+    ({"rope_scaling": {"type": "linear", "factor": 0}}, "'linear' without a number for factor"),
+    ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0}},
+     "for low_freq_factor, original_max_position_embeddings"),
+    ({"rope_scaling": {"rope_type": "yarn"}}, "for factor, original_max_position_embeddings"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": "x"}, "max_position_embeddings": 64},
+     "for beta_fast"),
+    ({"rope_theta": "1e4"}, "for rope_theta"),
 ])  # fmt: skip
 def test_native_refuses_with_a_reason(changes: dict[str, Any], reason: str) -> None:
     assert reason in str(refuses_native(spec(changes=changes)))
@@ -111,6 +122,12 @@ def test_native_names_what_it_knows() -> None:
     ({"rope_scaling": LONGROPE, "original_max_position_embeddings": 128}, {}, None),
     ({"rope_scaling": LONGROPE, "original_max_position_embeddings": 64}, {}, "--max-model-len 64"),
     ({"rope_scaling": {"type": "dynamic"}, "max_position_embeddings": 100}, {}, "--max-model-len 100"),
+    ({"rope_scaling": LONGROPE}, {}, "'longrope' needs original_max_position_embeddings"),
+    ({"rope_scaling": {"type": "dynamic"}}, {}, "'dynamic' needs max_position_embeddings"),
+    ({"rope_parameters": {"full_attention": LONGROPE, "sliding_attention": {"rope_type": "default"}},
+      "original_max_position_embeddings": 64}, {}, "--max-model-len 64"),
+    ({"rope_scaling": "longrope"}, {}, "rope entry is 'longrope', not an object"),
+    ({"quantization_config": ["awq"]}, {}, "quantization_config is ['awq'], not an object"),
 ])  # fmt: skip
 def test_transformers_refuses_with_a_reason(
     changes: dict[str, Any], fields: dict[str, Any], reason: str | None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
-from llmkit import CheckpointError, UnsupportedModel
+from llmkit import CheckpointError, StartupError, UnsupportedModel
 from llmkit.contracts import CheckpointInfo, LinearEnv, ModelInput, ModelParts, OpsEnv, StepContext
 from llmkit.nn import TensorRef, torch_ops
 from llmkit.testing import tiny
@@ -194,8 +198,13 @@ class _Wrapped:
         logits: Tensor = self._model.run(inputs, ctx)
         return logits
 
-    def run_own(self, ids: Tensor) -> Tensor:
-        own: Tensor = self._model.run_own(ids)
+    @property
+    def window(self) -> int | None:
+        window: int | None = self._model.window
+        return window
+
+    def run_own(self, ids: Tensor, window: int | None) -> Tensor:
+        own: Tensor = self._model.run_own(ids, window)
         return own
 
 
@@ -237,6 +246,60 @@ def test_probe_notices(kind: type[_Wrapped], complaint: str, tmp_path: Path) -> 
     with pytest.raises(UnsupportedModel, match=complaint):
         hf_probe.probe(kind(model), model.attention, model.vocab_size, torch.float32, "cpu")
     hf_probe.probe(_Wrapped(model), model.attention, model.vocab_size, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("fault", [
+    pytest.param(lambda window: window + 1, id="one longer"),
+    pytest.param(lambda window: window - 1, id="one shorter"),
+    pytest.param(lambda window: None, id="none"),
+])  # fmt: skip
+@pytest.mark.parametrize("architecture", [
+    "MistralForCausalLM", "Qwen2ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Phi3ForCausalLM",
+    "Starcoder2ForCausalLM",
+])  # fmt: skip
+def test_probe_crosses_windows_of_any_length(architecture: str, fault: Any, tmp_path: Path) -> None:
+    """4096 tokens are too many to run, yet a layer whose window is off must not pass."""
+    tiny.build(tmp_path, architecture, sliding_window=4096)
+    model: Any = load("transformers", tmp_path)
+    assert max(spec.window or 0 for spec in model.attention) == 4096
+    wrong = [
+        spec if spec.window is None else dataclasses.replace(spec, window=fault(spec.window))
+        for spec in model.attention
+    ]
+    with pytest.raises(UnsupportedModel, match="differ from the model's own attention"):
+        hf_probe.probe(model, wrong, model.vocab_size, torch.float32, "cpu")
+    assert model.window == 4096
+
+
+def test_memory_of_weights_is_counted_once_each(tmp_path: Path) -> None:
+    for architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM", "MixtralForCausalLM", "GPT2LMHeadModel"):
+        directory = tmp_path / architecture
+        tiny.build(directory, architecture)
+        stored = sum(ref.dense(torch.float32).nbytes for ref in checkpoint_refs(directory))
+        tables = {"GPT2LMHeadModel": 0}.get(architecture, 2 * 16 * 4)  # inverse frequencies
+        assert stored <= load("transformers", directory).weight_bytes <= stored + tables
+
+
+def test_a_version_that_lacks_what_loading_needs_is_named() -> None:
+    code = (
+        "import transformers.modeling_utils, transformers.core_model_loading as m; del m.rename_source_key\n"
+        "from llmkit import StartupError\n"
+        "try:\n    import llmkit_models.hf_load\nexcept StartupError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"transformers {transformers.__version__} lacks" in done.stdout
+    assert "rename_source_key" in done.stdout
+
+
+def test_a_method_that_loading_needs_and_is_not_there_is_named(tmp_path: Path) -> None:
+    config = built(tmp_path, "LlamaForCausalLM")
+    model: Any = make_transformers(model_spec(config), model_parts(), None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(transformers.PreTrainedModel, "_initialize_missing_keys")
+        with pytest.raises(
+            StartupError, match=f"transformers {transformers.__version__} lacks .*_initialize"
+        ):
+            model.load(checkpoint_refs(tmp_path), lambda ref: None)
 
 
 def test_registering_twice_is_harmless() -> None:
