@@ -17,6 +17,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(folder))
     yield folder
     for name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+        spec = getattr(module, "__spec__", None)
+        places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
         if any(place.startswith(str(folder)) for place in places):
             del sys.modules[name]
