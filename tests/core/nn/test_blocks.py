@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -178,3 +179,36 @@ def test_tensor_refs_narrow_unread() -> None:
     part = ref.narrow(0, 1, 2).narrow(1, 0, 3)
     assert (part.shape, part.encoding) == ((2, 3), "bfloat16")
     assert part.dense(torch.float32).tolist() == [[4, 5, 6], [8, 9, 10]]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_rope_table_that_grew_has_the_bits_of_one_made_at_once(threads: int) -> None:
+    spec, longest = RopeSpec(20, 1e6), 9000
+    frequencies, _ = inverse_frequencies(spec)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        angles = torch.outer(torch.arange(longest, dtype=torch.float32), frequencies)
+        rotary = Rotary(spec, longest, torch.float32, "cpu")
+        for position in (0, 4095, 4096, 8999, 17):
+            cos, sin = rotary.rows(torch.tensor([position]))
+            assert torch.equal(cos[0], angles.cos()[position])
+            assert torch.equal(sin[0], angles.sin()[position])
+        cos, sin = rotary.rows(torch.arange(longest))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(cos, angles.cos())
+    assert torch.equal(sin, angles.sin())
+    with pytest.raises(IndexError):
+        rotary.rows(torch.tensor([longest]))
+
+
+def test_a_rope_table_takes_memory_for_the_positions_that_occurred() -> None:
+    """A context of a million tokens costs nothing until somebody fills it."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    rotary = Rotary(RopeSpec(128), 1 << 20, torch.float32, "cpu")
+    assert rotary.resident_bytes == 2 * 4096 * 64 * 4
+    assert process.memory_info().rss - before < 64 << 20
+    rotary.rows(torch.tensor([5, 10_000]))
+    assert rotary.resident_bytes == 2 * 3 * 4096 * 64 * 4

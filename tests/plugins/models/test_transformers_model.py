@@ -21,7 +21,7 @@ from llmkit_models import hf_attention, hf_probe
 from llmkit_models.hf_linear import MethodEmbedding, MethodLinear
 from llmkit_models.plugin import make_native, make_transformers
 from llmkit_torch_reference.linear import TorchLinear
-from tests.parity.harness import Runner, checkpoint_refs, load, model_parts, model_spec
+from tests.parity.harness import PARTS, Parts, Runner, checkpoint_refs, load, model_parts, model_spec
 
 IDS = list(range(5, 25))
 
@@ -278,6 +278,18 @@ def test_memory_of_weights_is_counted_once_each(tmp_path: Path) -> None:
         stored = sum(ref.dense(torch.float32).nbytes for ref in checkpoint_refs(directory))
         tables = {"GPT2LMHeadModel": 0}.get(architecture, 2 * 16 * 4)  # inverse frequencies
         assert stored <= load("transformers", directory).weight_bytes <= stored + tables
+
+
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+def test_memory_of_native_weights_is_counted_in_the_form_they_are_kept(parts: Parts, tmp_path: Path) -> None:
+    rope = 2 * tiny.MAX_POSITION * 8 * 4
+    for architecture, tied in (("LlamaForCausalLM", False), ("Qwen3ForCausalLM", True)):
+        directory = tmp_path / architecture
+        tiny.build(directory, architecture)
+        stored = sum(ref.dense(torch.float32).nbytes for ref in checkpoint_refs(directory))
+        table = tiny.VOCAB_SIZE * 48 * 4
+        again = table if tied and parts is PARTS["paged-cpu"] else 0  # packed weights have no readable rows
+        assert load("native", directory, parts=parts).weight_bytes == stored + rope + again
 
 
 def test_a_version_that_lacks_what_loading_needs_is_named() -> None:
