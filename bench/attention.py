@@ -15,19 +15,18 @@ limit_spinning()  # as the server does, before torch loads
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from smollm2 import ATTENTION, LAYERS  # noqa: E402
 
 from llmkit.config import PluginConfig  # noqa: E402
 from llmkit.contracts import (  # noqa: E402
     AttentionBackend,
-    AttentionSpec,
     BackendSpec,
     BatchLayout,
     LayerInputs,
 )
 from llmkit.plugins import load_plugins  # noqa: E402
+from llmkit.testing.attention_driver import Pool  # noqa: E402
 
-LAYERS = 30
-LAYER = AttentionSpec(num_heads=9, num_kv_heads=3, head_size=64, head_size_v=64, scale=64**-0.5)
 CASES = {
     "decode 1 at 256": (1, 256, 1),
     "decode 1 at 2048": (1, 2048, 1),
@@ -41,27 +40,14 @@ ROUNDS = 5
 BLOCK_SIZE = 16
 
 
-class Memory:
-    """A pool for one group of layers."""
-
-    def __init__(self, num_blocks: int, block_bytes: int) -> None:
-        self.num_blocks = num_blocks
-        self._slots = [torch.zeros(num_blocks, block_bytes, dtype=torch.uint8) for _ in range(LAYERS)]
-
-    def layer(self, index: int) -> torch.Tensor:
-        return self._slots[index]
-
-    def group(self, index: int) -> int:
-        return 0
-
-
 class Step:
     """One step over and over: the same tokens over the same blocks, which are out of order."""
 
     def __init__(self, backend: AttentionBackend, rows: int, length: int, new: int) -> None:
         self._backend = backend
         blocks = -(-length // BLOCK_SIZE)
-        backend.bind(Memory(rows * blocks + 1, backend.kv_cache_spec(0).block_bytes))
+        specs = [backend.kv_cache_spec(layer) for layer in range(LAYERS)]
+        backend.bind(Pool(specs, rows * blocks + 1, "cpu", fill=0))
         order = np.random.default_rng(0).permutation(rows * blocks) + 1
         table = order.reshape(rows, blocks).astype(np.int32)
         positions = np.tile(np.arange(length - new, length), rows)
@@ -79,8 +65,8 @@ class Step:
             max_seq_len=length,
         )
         self._plan = backend.make_plan(rows * new, rows, blocks)
-        self._q = torch.randn(rows * new, LAYER.num_heads, LAYER.head_size)
-        self._k, self._v = torch.randn(2, rows * new, LAYER.num_kv_heads, LAYER.head_size)
+        self._q = torch.randn(rows * new, ATTENTION.num_heads, ATTENTION.head_size)
+        self._k, self._v = torch.randn(2, rows * new, ATTENTION.num_kv_heads, ATTENTION.head_size)
         self._out = torch.empty_like(self._q)
 
     def seconds(self) -> float:
@@ -101,7 +87,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.set_grad_enabled(False)
     spec = BackendSpec(
-        (LAYER,) * LAYERS, "float32", args.kv_cache_dtype, BLOCK_SIZE, "cpu", False, args.threads
+        (ATTENTION,) * LAYERS, "float32", args.kv_cache_dtype, BLOCK_SIZE, "cpu", False, args.threads
     )
     registry = load_plugins(PluginConfig()).registry
     names = registry.usable("attention", spec)

@@ -14,15 +14,13 @@ from llmkit.worker import limit_spinning
 limit_spinning()  # as the server does, before torch loads
 
 import torch  # noqa: E402
+from smollm2 import HEAD, LAYERS, LINEARS  # noqa: E402
 
 from llmkit.config import PluginConfig  # noqa: E402
 from llmkit.contracts import LinearEnv, LinearMethod, LinearSpec  # noqa: E402
 from llmkit.nn import TensorRef  # noqa: E402
 from llmkit.plugins import load_plugins  # noqa: E402
 
-LAYERS = 30
-SHAPES = {"qkv": (576, 960), "o": (576, 576), "gate-up": (576, 3072), "down": (1536, 576)}
-HEAD = (576, 49152)
 ROUNDS = 7
 
 
@@ -31,7 +29,7 @@ class Stack:
 
     def __init__(self, method: LinearMethod) -> None:
         self._method = method
-        shapes = [shape for _ in range(LAYERS) for shape in SHAPES.values()]
+        shapes = [shape for _ in range(LAYERS) for shape in LINEARS.values()]
         self._layers = [(size[0], self._layer(*size)) for size in shapes]
         self._head = self._layer(*HEAD)
         self.nbytes = sum(method.nbytes(weights) for _, weights in self._layers) + method.nbytes(self._head)
@@ -71,7 +69,7 @@ def main() -> None:
     print(", ".join(f"{name} {stack.nbytes / 1e6:.0f} MB" for name, stack in stacks.items()))
     print("rows".ljust(8), *(name.rjust(18) for name in names))
     for rows in args.rows:
-        inputs = {width: torch.randn(rows, width) for width, _ in SHAPES.values()}
+        inputs = {width: torch.randn(rows, width) for width, _ in LINEARS.values()}
         best = dict.fromkeys(names, (1e9, 1e9))
         for _ in range(ROUNDS):
             for name, stack in stacks.items():

@@ -10,14 +10,13 @@ import sys
 import time
 
 import torch
-
-LAYERS, HIDDEN, FFN, QKV, VOCAB = 30, 576, 1536, 576 + 2 * 192, 49152
+from smollm2 import HEAD, LAYERS, LINEARS
 
 
 def main(rows: int, repeats: int = 9) -> float:
-    shapes = [(QKV, HIDDEN), (HIDDEN, HIDDEN), (2 * FFN, HIDDEN), (HIDDEN, FFN)] * LAYERS + [(VOCAB, HIDDEN)]
-    weights = [torch.randn(shape) for shape in shapes]
-    inputs = {width: torch.randn(rows, width) for width in (HIDDEN, FFN)}
+    shapes = [*LINEARS.values()] * LAYERS + [HEAD]
+    weights = [torch.randn(out_features, in_features) for in_features, out_features in shapes]
+    inputs = {in_features: torch.randn(rows, in_features) for in_features, _ in shapes}
     times = []
     with torch.inference_mode():
         for _ in range(repeats):

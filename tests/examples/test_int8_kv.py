@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -67,13 +68,15 @@ def test_imports_only_llmkit_and_torch(site: Path) -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert ran.stdout == "False\n"
-    sources = "".join(path.read_text() for path in (EXAMPLES / "int8-kv").glob("*/*.py"))
-    imported = {
-        line.split()[1].split(".")[0] for line in sources.splitlines() if line.startswith(("import", "from"))
-    }
-    assert imported == {"__future__", "dataclasses", "llmkit", "llmkit_int8_kv", "math", "torch"} - {
-        "llmkit_int8_kv"
-    }
+    imported: set[str] = set()
+    for path in (EXAMPLES / "int8-kv").glob("*/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                imported.add((node.module or "").split(".")[0])
+    assert imported == {"__future__", "dataclasses", "llmkit", "llmkit_int8_kv", "math", "torch"}
 
 
 def spec(*, kv_cache_dtype: str = "auto", soft_cap: float | None = None) -> BackendSpec:

@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmkit.contracts import OpName, OpsEnv
+from llmkit.contracts import OP_NAMES, OpName, OpsEnv
 from llmkit.nn import torch_ops
+from llmkit.testing.attention_driver import ARRANGEMENTS
 from llmkit.testing.components import create
 from llmkit.testing.linear import random
 
@@ -42,6 +43,8 @@ class OpsSuite:
             for rows in ROWS:
                 x = self.tensor(rows, width, seed=rows, dtype=dtype)
                 self.close(op(x, weight, 1e-5), oracle(x.double(), weight.double(), 1e-5), dtype)
+                faint = x * 2**-8  # the mean of squares is as small as eps
+                self.close(op(faint, weight, 1e-5), oracle(faint.double(), weight.double(), 1e-5), dtype)
 
     @pytest.mark.parametrize("width", WIDTHS)
     def test_add_rms_norm(self, width: int) -> None:
@@ -54,6 +57,36 @@ class OpsSuite:
                 normed = op(x, residual, weight, 1e-5)
                 assert torch.equal(residual, summed), "the sum is added into the residual, rounded once"
                 self.close(normed, oracle(x.double() * 0, summed.double(), weight.double(), 1e-5), dtype)
+
+    @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+    def test_any_strides(self, arrangement: str) -> None:
+        """Of what is read and of what is changed in place."""
+        arrange = ARRANGEMENTS[arrangement]
+
+        def flat(tensor: Tensor) -> Tensor:
+            return arrange(tensor[:, None], tensor[:, None])[0][:, 0]
+
+        for name in OP_NAMES:
+            op, oracle = self.both(name, self.dtype)
+            x, y = (self.tensor(9, 64, seed=seed, dtype=self.dtype) for seed in (1, 2))
+            if name == "rope":
+                heads = arrange(x.view(9, 2, 32).clone(), y.view(9, 2, 32).clone())
+                expected = [tensor.double() for tensor in heads]
+                cos, sin = x[:, :16].contiguous(), y[:, :16].contiguous()
+                oracle(*expected, cos.double(), sin.double())
+                op(*heads, flat(cos), flat(sin))
+                for actual, wanted in zip(heads, expected, strict=True):
+                    self.close(actual, wanted, self.dtype)
+            elif name == "silu_mul":
+                self.close(op(flat(x)), oracle(x.double()), self.dtype, scale=10.0)
+            elif name == "rms_norm":
+                self.close(op(flat(x), y[0], 1e-5), oracle(x.double(), y[0].double(), 1e-5), self.dtype)
+            else:
+                residual = flat(y.clone())
+                normed = op(flat(x), residual, y[0], 1e-5)
+                assert torch.equal(residual, x + y)
+                expected_norm = oracle(x.double(), y.double(), y[0].double(), 1e-5)
+                self.close(normed, expected_norm, self.dtype, scale=5.0)
 
     @pytest.mark.parametrize(("size", "rotary"), [(64, 64), (64, 32), (20, 12), (80, 80)])
     def test_rope(self, size: int, rotary: int) -> None:

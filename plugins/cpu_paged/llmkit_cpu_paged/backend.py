@@ -141,7 +141,7 @@ class PagedCpuBackend:
         write_back(rows, out)
 
     def _array(self, tensor: Tensor) -> Any:
-        """The tensor [tokens, heads, size] as the kernels see it: rows at any stride, halves by their bits."""
+        """[tokens, heads, size] as the kernels see it: rows at any stride, halves by their bits."""
         rows = whole_rows(tensor)
         return (rows.view(self._as_bits) if self._as_bits else rows).numpy()
 

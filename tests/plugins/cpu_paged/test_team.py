@@ -133,7 +133,8 @@ def interrupted_after(count: int) -> Iterator[Callable[[], bool]]:
 def check_whole(team: Team) -> None:
     """Two runs: each is in three threads at the same time, and over when ``run`` returns."""
     for _ in range(2):
-        together, done = threading.Barrier(3), []
+        together = threading.Barrier(3)
+        done: list[None] = []
 
         def work(together: threading.Barrier = together, done: list[None] = done) -> None:
             together.wait(timeout=10)
