@@ -19,5 +19,5 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
-        if any(place.startswith(str(folder)) for place in places):
+        if any(str(place).startswith(str(folder)) for place in places):
             del sys.modules[name]
