@@ -250,6 +250,21 @@ class ExecutorContract:
         driver.run([(text, len(PROMPT))], masks=words.tobytes())
         assert text.output == [33]
 
+    def test_a_mask_that_allows_nothing_fails_its_row_alone(
+        self, driver: Driver, report: WorkerReport
+    ) -> None:
+        expected = driver.generate([driver.enter("alone", PROMPT)], 3)[0]
+        good, bad = driver.enter("good", PROMPT), driver.enter("bad", PROMPT)
+        words = -(-report.vocab_size // 32)
+        masks = b"\xff" * 4 * words + bytes(4 * words)
+        result = driver.run([(good, len(PROMPT)), (bad, len(PROMPT))], masks=masks)
+        rows = {row.request_id: row for row in result.rows}
+        assert (rows["bad"].token_ids, rows["good"].error) == ([], None)
+        assert rows["bad"].error
+        driver.executor.check_health()
+        driver.leave(bad)
+        assert driver.generate([good], 3)[0] == expected
+
     def test_logprobs_come_for_rows_that_ask(self, driver: Driver) -> None:
         asks = driver.enter("asks", PROMPT, params=SamplingParams(temperature=0, logprobs=3))
         silent = driver.enter("silent", PROMPT)
