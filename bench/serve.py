@@ -45,7 +45,9 @@ def main() -> None:
     clients = [int(number) for number in arguments.clients.split(",")]
     server, ready_s = start(arguments.model, serve_arguments)
     try:
+        ready_mib = peak_rss_mib(server)
         figures = measure(arguments.model, clients, arguments.rounds)
+        figures["ready_rss_mib"] = ready_mib
         figures["start_to_ready_s"] = ready_s
         figures["peak_rss_mib"] = peak_rss_mib(server)
     finally:

@@ -110,7 +110,7 @@ def in_process(config: Config, rows: int, steps: int) -> dict[str, float]:
 
 async def behind_sockets(config: Config, rows: int, steps: int) -> float:
     plugins = load_plugins(config.plugins, flags.needed(config))
-    front = build_front(config, open_model(config, plugins.registry, _ignore), plugins)
+    front = build_front(config, plugins)
     await front.start()
     try:
         while front.state.phase == "starting":
