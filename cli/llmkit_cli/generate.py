@@ -21,7 +21,9 @@ from llmkit_cli.arguments import configurable
 
 MODEL = Annotated[str | None, typer.Argument(help="what to run; as for serve")]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="most tokens to generate")]
-Temperature = Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; default: the model's own")]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, help="0 is greedy; default: the model's own, else 0")
+]
 TopP = Annotated[float | None, typer.Option(min=0.0, max=1.0)]
 Seed = Annotated[int | None, typer.Option("--sample-seed", help="same seed, same answer")]
 
@@ -112,7 +114,7 @@ async def _stream(services: Services, prompt: str | Sequence[int], given: dict[s
         for name, value in services.generation_defaults.items()
         if name in SamplingParams.__struct_fields__
     }
-    params = msgspec.convert({**defaults, **given}, SamplingParams)
+    params = msgspec.convert({"temperature": 0.0, **defaults, **given}, SamplingParams)
     generation = await services.generator.submit(prompt, params)
     pieces: list[str] = []
     async for _, event in generation:

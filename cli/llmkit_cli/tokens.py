@@ -93,7 +93,9 @@ def _render(front: FrontModel, given: str, generation_prompt: bool) -> str:
     try:
         conversation: Any = msgspec.json.decode(given)
     except msgspec.DecodeError as error:
-        raise UsageError(f"--chat: the text is no JSON ({error})") from error
+        raise UsageError(
+            f'--chat: the text is no JSON ({error}); give [{{"role": "user", "content": "hi"}}]'
+        ) from error
     if isinstance(conversation, list):
         conversation = {"messages": conversation}
     if not isinstance(conversation, dict) or not isinstance(conversation.get("messages"), list):

@@ -184,7 +184,7 @@ class Registry:
             reason = _refusal(entry, spec)
             if reason is not None:
                 raise StartupError(self._refused(entry, reason, spec))
-            return Choice(kind, self.name_of(entry), "asked for")
+            return Choice(kind, self.name_of(entry), "by name")
         passed_over: list[tuple[str, str]] = []
         for entry in self.entries(kind):
             reason = _passed_over(entry, spec)

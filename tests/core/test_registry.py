@@ -39,7 +39,7 @@ def test_auto_takes_the_best_that_does_not_refuse_and_says_why_not_the_others() 
     assert (choice.name, choice.why) == ("next", "auto")
     assert choice.passed_over == (("fast", "no gpu"), ("idle", "plugin 'fourth' is not enabled"))
     assert filled.usable("attention", "gpu") == ["next", "slow"]
-    assert filled.choose("attention", "hidden", "gpu").why == "asked for"
+    assert filled.choose("attention", "hidden", "gpu").why == "by name"
 
 
 def test_a_refusal_lists_what_is_usable() -> None:
