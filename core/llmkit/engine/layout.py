@@ -167,9 +167,10 @@ def _settle_context(
             )
         return asked
     if fits < min(LEAST_CONTEXT, wanted):
+        accept = f", or accept it with --max-model-len {fits}" if fits > 1 else ""
         raise OutOfMemory(
             f"only {fits} tokens of context fit {memory}, and a server needs {min(LEAST_CONTEXT, wanted)}. "
-            f"Give more with --kv-cache-memory-bytes, or accept it with --max-model-len {max(fits, 1)}"
+            f"Give more with --kv-cache-memory-bytes{accept}"
         )
     if model_len is None:
         notes.append(f"context {fits}: the model names no limit; --max-model-len sets another")

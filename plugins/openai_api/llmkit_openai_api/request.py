@@ -72,7 +72,9 @@ def refuse_unsupported(body: Body) -> None:
         harmless = _REFUSED.get(name)
         if harmless is not None and value is not None and not harmless(value):
             raise not_yet(name)
-    response_format = getattr(body, "response_format", None)
+    # A field that the schema does not know is an attribute too, unchecked.
+    known = "response_format" in type(body).model_fields
+    response_format = getattr(body, "response_format", None) if known else None
     if response_format is not None and response_format.type != "text":
         raise RequestError(
             f"response_format of type {response_format.type!r} is not supported yet; only 'text' is",

@@ -50,6 +50,12 @@ async def test_special_tokens_are_added_unless_told_not_to() -> None:
         assert (await client.post("/tokenize", json=bare)).json()["tokens"] == [97]
 
 
+@pytest.mark.parametrize("value", [5, "x", [1], {"a": 1}])
+async def test_a_field_of_another_route_is_an_unknown_field(client: httpx.AsyncClient, value: object) -> None:
+    answer = await client.post("/tokenize", json={"prompt": "a", "response_format": value})
+    assert answer.status_code == 200
+
+
 async def test_messages_are_tokenized_as_chat_would(client: httpx.AsyncClient) -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
     counted = (await client.post("/tokenize", json={"messages": messages})).json()
