@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     try:
         name = next((word for word in words if not word.startswith("-")), None)
         app = build_app(name)
@@ -64,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        typer.echo(f"llmkit: {error}", err=True)
         sys.exit(1)
 
 

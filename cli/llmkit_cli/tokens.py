@@ -77,6 +77,10 @@ def _read(text: str | None, file: Path | None) -> str:
     if text is not None and file is not None:
         raise UsageError("--file: the text was given as an argument too; give one of them")
     if text is not None:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the text argument is not UTF-8 ({error.reason})") from error
         return text
     try:
         raw = sys.stdin.buffer.read() if file is None else file.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Output:
 
 
 class LLM:
-    """A model ready to generate. Owns its engine; one thread at a time may use it.
+    """A model ready to generate. Owns its engine; calls from several threads take turns.
 
     ``model`` is what ``llmkit serve`` takes; keyword arguments are its flags with underscores
     (``max_model_len=2048``), over ``LLMKIT_*`` variables. Results equal the server's. Use it as a
@@ -94,6 +95,7 @@ class LLM:
         self._hooks = prepare_hooks(plugins)
         built = build_engine(config, opened.files, opened.info, plugins.registry, _no_progress)
         self._limits = Limits.of(built.ready, front, config.model.seed)
+        self._turn = threading.RLock()
         self._engine: InprocClient | None = InprocClient(built.core, built.ready)
 
     def __enter__(self) -> LLM:
@@ -109,9 +111,10 @@ class LLM:
 
     def close(self) -> None:
         """Free the engine and its workers; idempotent."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+        with self._turn:
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                engine.close()
 
     def generate(
         self,
@@ -162,9 +165,6 @@ class LLM:
     # ---- prompts to outputs ----
 
     def _run(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Output]:
-        engine = self._engine
-        if engine is None:
-            raise EngineError("this LLM was closed")
         batch = _Batch(self.tokenizer)
         for prompt_ids, wanted in zip(prompts, params, strict=True):
             check_prompt(prompt_ids, self._limits.vocab_size)
@@ -173,7 +173,10 @@ class LLM:
                 prompt_ids, prepared.params, RequestContext(), self._limits, prepared.attachments
             )
             batch.take(requests)
-        return batch.run(engine)
+        with self._turn:
+            if self._engine is None:
+                raise EngineError("this LLM was closed")
+            return batch.run(self._engine)
 
     def _prepare(self, prompt_ids: Sequence[int], params: SamplingParams) -> Prepared:
         if not self._hooks and not params.plugin_args:

@@ -88,3 +88,19 @@ def test_no_torch_and_no_transformers(model: str, words: list[str]) -> None:
         "heavy = {'torch', 'transformers', 'numba', 'fastapi'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", check], check=True, capture_output=True)
+
+
+def test_an_argument_that_is_no_text_is_one_line(llmkit: Run, model: str) -> None:
+    ended = llmkit("tokenize", model, *NO_WEIGHTS, "caf\udce9")
+    assert ended.returncode == 2
+    assert "not UTF-8" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_output_that_takes_nothing_is_one_line(model: str) -> None:
+    command = [sys.executable, "-m", "llmkit_cli.main", "tokenize", model, *NO_WEIGHTS, "a"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode != 0
+    assert "Traceback" not in ended.stderr
+    assert "No space left" in ended.stderr

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,11 @@ def test_an_unknown_setting_names_the_nearest(settings):
 def test_importing_it_imports_no_torch():
     code = "import sys, llmkit.llm; assert 'torch' not in sys.modules, 'torch'"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_calls_from_several_threads_take_turns(llm):
+    prompts = [f"thread {i}" for i in range(8)]
+    alone = [llm.generate(prompt)[0].text for prompt in prompts]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda prompt: llm.generate(prompt)[0].text, prompts))
+    assert together == alone
