@@ -20,6 +20,8 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import numba
+from numba.core.caching import NullCache
+from numba.core.errors import NumbaError
 
 from llmkit.contracts import cache_dir
 
@@ -47,13 +49,49 @@ def compile_for(dispatcher: Any, signature: tuple[Any, ...]) -> None:
     Calls convert their arguments to a type compiled for; they never compile.
     """
     dispatcher.disable_compile(False)
-    dispatcher.compile(signature)
+    _compile(dispatcher, signature)
     dispatcher.disable_compile()
 
 
 def inline(function: Callable[..., Any]) -> Any:
     """A function that kernels call, made part of each."""
     return numba.njit(forceinline=True)(function)
+
+
+def _compile(dispatcher: Any, signature: tuple[Any, ...]) -> None:
+    """Compile, whatever state the files on disk are in: a start must not depend on a cache.
+
+    Files that a power cut or a full disk has left damaged are forgotten and written anew; where that
+    fails too, the kernel stays in memory.
+    """
+    try:
+        dispatcher.compile(signature)
+        return
+    except NumbaError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a damaged file makes the unpickler raise anything
+        _say(
+            f"the cache of compiled CPU kernels is of no use ({type(error).__name__}: {error}); written anew"
+        )
+    try:
+        dispatcher._cache.flush()
+        dispatcher.compile(signature)
+        return
+    except NumbaError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as above, or there is no room to write
+        _say(
+            f"CPU kernels compile anew at every start: the cache cannot be written ({error}); "
+            "make room, or set LLMKIT_CACHE_DIR"
+        )
+    dispatcher._cache = NullCache()
+    dispatcher.compile(signature)
+
+
+@cache
+def _say(message: str) -> None:
+    """Warn once, not for every kernel."""
+    log.warning("%s", message)
 
 
 @cache

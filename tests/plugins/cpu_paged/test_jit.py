@@ -150,3 +150,30 @@ def test_two_processes_may_start_at_once(tmp_path: Path) -> None:
         assert (process.returncode, err) == (0, "")
         assert out.endswith("''\n")
     assert run(tmp_path).stdout == "1 ''\n"
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("content", [b"", b"\x80\x04\x95", b"no pickle at all"], ids=["empty", "cut", "junk"])
+def test_damaged_files_are_written_anew(tmp_path: Path, suffix: str, content: bytes) -> None:
+    run(tmp_path)
+    (damaged,) = tmp_path.glob(f"cpu-paged/*/*/kernels.store_kv*.{suffix}")
+    damaged.write_bytes(content)
+    mended = run(tmp_path)
+    assert mended.stdout.startswith("0 "), "it was compiled"
+    assert mended.stderr.count("is of no use") == 1
+    assert "Traceback" not in mended.stderr
+    again = run(tmp_path)
+    assert again.stdout.startswith("1 "), "and kept"
+    assert again.stderr == ""
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_start(tmp_path: Path) -> None:
+    no_room = (
+        "import numba.core.caching as caching\n"
+        "def save(self, *rest): raise OSError(28, 'No space left on device')\n"
+        "caching.IndexDataCacheFile._save_data = caching.IndexDataCacheFile._save_index = save\n"
+    )
+    ran = run(tmp_path, no_room)
+    assert "cannot be written" in ran.stderr
+    assert "No space left" in ran.stderr
+    assert "Traceback" not in ran.stderr
