@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import uuid
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llmkit.server.errors import Failure, internal_failure
+from llmkit.server.errors import Failure, internal_failure, stopping
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,10 @@ class RequestIds:
 
         try:
             await self._app(scope, receive, named_send)
+        except asyncio.CancelledError:
+            # The server stops and has waited long enough for this one, such as for the rest of its body.
+            if not started:
+                await stopping().response({"Connection": "close"})(scope, receive, named_send)
         except Exception:
             logger.exception("request %s: %s %s failed", name.decode(), scope["method"], scope["path"])
             if started:

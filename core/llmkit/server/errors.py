@@ -72,6 +72,11 @@ def internal_failure() -> Failure:
     return Failure(500, "the server failed on this request; its log says why", "server_error")
 
 
+def stopping() -> Failure:
+    """For a request that the server's end cut short before its answer began."""
+    return failure_of(Draining("the server is shutting down"))
+
+
 def install(app: FastAPI) -> None:
     """Give ``app`` an error object for each exception that a route or FastAPI itself raises."""
 

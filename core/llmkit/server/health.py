@@ -22,16 +22,19 @@ def health_router(front: Front) -> APIRouter:
     """``/live``, ``/health``, ``/ping`` and ``/version``."""
     router = APIRouter(tags=["health"])
 
+    @router.head("/live", include_in_schema=False)
     @router.get("/live")
     async def live() -> dict[str, Any]:
         """200 while the process answers, whatever the engine does: for liveness probes."""
         return {"status": "live"}
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health")
     async def health() -> JSONResponse:
         """200 if a request can succeed now, else 503 with the phase: for readiness probes."""
         return _health(front)
 
+    @router.head("/ping", include_in_schema=False)
     @router.get("/ping")
     async def ping() -> JSONResponse:
         """As ``/health``."""

@@ -18,6 +18,7 @@ from llmkit.errors import EngineDead
 from llmkit.server.app import Plugins, build_app
 from llmkit.server.front import Front
 from llmkit.server.listen import BACKLOG, Listener
+from llmkit.server.protocol import BoundedProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class _Life:
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=BoundedProtocol,
                 lifespan="off",
                 log_config=None,
                 access_log=config.server.log_level == "debug",

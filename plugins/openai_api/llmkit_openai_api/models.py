@@ -21,7 +21,7 @@ def router(services: Services) -> APIRouter:
     @models.get("/v1/models/{model:path}")
     async def get_model(model: str) -> dict[str, Any]:
         """One of them."""
-        check_model(services, model)
+        check_model(services, model or "/")  # a name that no model has: only a body may leave it out
         return _card(services, model)
 
     return models

@@ -1,0 +1,106 @@
+"""The HTTP protocol with a bound on every request's head and on how long a client may take to send."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from llmkit.server.errors import Failure
+
+MAX_HEAD_BYTES = 64 << 10
+"""Request line and headers."""
+HEAD_TIMEOUT_S = 60.0
+"""From a connection, or a request's first byte, to the end of its headers."""
+BODY_TIMEOUT_S = 60.0
+"""Between two pieces of a body."""
+logger = logging.getLogger(__name__)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. Refuses a head that is too large (431) or a request that stalls (408)."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._head_bytes = 0
+        self._in_head = True
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect_more(HEAD_TIMEOUT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, f"the request line and headers are larger than {MAX_HEAD_BYTES} bytes")
+        elif self._deadline is not None:
+            self._expect_more(BODY_TIMEOUT_S)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._in_head = True
+        self._expect_more(HEAD_TIMEOUT_S)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._expect_more(BODY_TIMEOUT_S)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._expect_nothing()
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._expect_nothing()
+        super().handle_websocket_upgrade()
+
+    # ---- the deadline ----
+
+    def _expect_more(self, within_s: float) -> None:
+        self._expect_nothing()
+        self._deadline = self.loop.call_later(within_s, self._stalled, within_s)
+
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _stalled(self, after_s: float) -> None:
+        self._deadline = None
+        part = "headers" if self._in_head else "body"
+        self._refuse(408, f"the rest of the request's {part} did not come within {after_s:g} s")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer where no answer has begun, and close."""
+        self._expect_nothing()
+        logger.info("%s: %s", self.client[0] if self.client else "a client", message)
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not self.transport.is_closing():
+            if not answering:
+                self.transport.write(_answer(status, message))
+            self.transport.close()
+
+
+def _answer(status: int, message: str) -> bytes:
+    phrase = {408: "Request Timeout", 431: "Request Header Fields Too Large"}[status]
+    body: bytes = Failure(status, message, "invalid_request_error").response().body  # type: ignore[assignment]
+    head = (
+        f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+__all__ = ["BoundedProtocol"]
