@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = [word for word in words if word != "--debug"]
     if sys.stdout is None:  # closed by whoever started us
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115
     try:
         name = next((word for word in words if not word.startswith("-")), None)
         app = build_app(name)

@@ -57,6 +57,7 @@ def test_serve_help_has_the_flags_of_every_section(llmkit: Run) -> None:
         pytest.param(["--scheduling-policy", "fcsf"], "fcfs", id="unknown-component-names-the-nearest"),
         pytest.param(["--lora-modules", "x"], "not supported yet", id="known-elsewhere-but-not-here"),
         pytest.param(["--kv-cache-memory-bytes", "4Gix"], "--kv-cache-memory-bytes", id="no-size"),
+        pytest.param(["--seed", "9" * 30], "--seed", id="more-than-64-bits"),
     ],
 )
 def test_a_bad_flag_gets_one_line_and_exit_code_2(

@@ -104,3 +104,9 @@ def test_an_output_that_takes_nothing_is_one_line(model: str) -> None:
     assert ended.returncode != 0
     assert "Traceback" not in ended.stderr
     assert "No space left" in ended.stderr
+
+
+def test_a_closed_standard_input_is_an_empty_one(model: str) -> None:
+    command = f"{sys.executable} -m llmkit_cli.main tokenize {model} {' '.join(NO_WEIGHTS)} -o count <&-"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "0\n", "")

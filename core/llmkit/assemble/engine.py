@@ -9,7 +9,7 @@ from llmkit.contracts.executor import Executor, ExecutorSpec
 from llmkit.contracts.scheduler import Scheduler, SchedulerSpec, SchedulingPolicy
 from llmkit.contracts.weights import CheckpointInfo, ModelFiles, Progress
 from llmkit.engine.core import EngineCore
-from llmkit.engine.layout import KVBudget, PlannedLayout, plan_layout
+from llmkit.engine.layout import KVBudget, PlannedLayout, check_context, plan_layout
 from llmkit.engine.prefix import cache_root
 from llmkit.engine.scheduler import CONTINUOUS, ContinuousScheduler
 from llmkit.errors import StartupError
@@ -35,6 +35,7 @@ def build_engine(
     :raises UsageError: something asked for by name cannot be honoured.
     :raises StartupError: the model cannot be served here, in the words of whatever refused.
     """
+    check_context(info.context_length, config.model.max_model_len)  # before tables are made that long
     _register_core(components)
     spec = ExecutorSpec(config, files, info, components)
     choice = components.choose("executor", config.parallel.executor, spec)

@@ -130,6 +130,8 @@ def check(flag: Flag, raw: Any) -> Any:
 def _check_bounds(flag: Flag, raw: Any, value: Any) -> None:
     if value is None:
         return
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{str(raw)[:40]!r} is out of range; it takes more than 64 bits")
     too_small = flag.minimum is not None and value < flag.minimum
     too_large = flag.maximum is not None and value > flag.maximum
     if too_small or too_large:

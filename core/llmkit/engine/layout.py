@@ -51,10 +51,7 @@ def plan_layout(
     :raises OutOfMemory: the context does not fit; the message names the largest that does.
     :raises UnsupportedModel: a layer keeps a kind of state that cannot be served.
     """
-    if max_model_len is not None and model_len is not None and max_model_len > model_len:
-        raise UsageError(
-            f"--max-model-len {max_model_len}: the model was made for {model_len} tokens and serves no more"
-        )
+    check_context(model_len, max_model_len)
     groups, num_slots = form_groups(budget.layers)
     page_bytes = max((group.spec.block_bytes for group in groups), default=0)
     bytes_a_block = num_slots * page_bytes
@@ -76,6 +73,14 @@ def plan_layout(
         max_model_len=context,
         notes=tuple(notes),
     )
+
+
+def check_context(model_len: int | None, asked: int | None) -> None:
+    """:raises UsageError: more context was asked for than the model has."""
+    if asked is not None and model_len is not None and asked > model_len:
+        raise UsageError(
+            f"--max-model-len {asked}: the model was made for {model_len} tokens and serves no more"
+        )
 
 
 def form_groups(layers: Sequence[KVCacheSpec]) -> tuple[list[KVGroup], int]:

@@ -34,6 +34,15 @@ def build(config: Config = CONFIG, registry: Any = None) -> Any:
     return built
 
 
+def test_a_context_beyond_the_models_is_refused_before_anything_is_made() -> None:
+    config = replace(CONFIG, model=ModelConfig(max_model_len=10**9))
+    phases: list[str] = []
+    registry = load_plugins(config.plugins).registry
+    with pytest.raises(UsageError, match="--max-model-len 1000000000: the model was made for 256"):
+        build_engine(config, FILES, INFO, registry, lambda phase, fraction: phases.append(phase))
+    assert phases == []
+
+
 def test_an_engine_is_built_and_says_what_was_chosen() -> None:
     built = build()
     assert {(choice.kind, choice.name) for choice in built.ready.choices} == {
@@ -82,9 +91,9 @@ def test_an_executor_that_was_started_is_shut_down_when_the_rest_fails() -> None
     registry = load_plugins(CONFIG.plugins).registry
     registry.add([Entry("executor", "watched", lambda spec, options: Watched(), "test")])
     config = replace(
-        CONFIG, parallel=ParallelConfig(executor="watched"), model=ModelConfig(max_model_len=9999)
+        CONFIG, parallel=ParallelConfig(executor="watched"), cache=CacheConfig(num_gpu_blocks_override=2)
     )
-    with pytest.raises(UsageError):
+    with pytest.raises(OutOfMemory):
         build(config, registry)
     assert stopped == [0]
 
