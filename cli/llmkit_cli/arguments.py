@@ -15,7 +15,6 @@ from llmkit.config import flags as config_flags
 from llmkit.config import sources, vllm_flags
 from llmkit.errors import UsageError
 
-_SECTIONS = ("model", "cache", "scheduler", "parallel", "server", "plugins")
 _PLACES_VALUES_APART = ("--served-model-name", "--api-key", "--allowed-origins")
 """vLLM takes several values behind one of these; so do we, once MODEL has been given."""
 
@@ -46,7 +45,7 @@ def configurable(*sections: str) -> Callable[[Callable[..., Any]], Callable[...,
         def run(**given: Any) -> Any:
             config_path = given.pop("config")
             own_values = {name: given.pop(name) for name in taken}
-            if own_values.get("model") is not None and _has_model(sections):
+            if own_values.get("model") is not None and "model" in sections:
                 given["model"] = own_values["model"]
             chosen = {name: value for name, value in given.items() if value not in (None, [])}
             loaded = sources.load(chosen, os.environ, config_path)
@@ -61,10 +60,6 @@ def configurable(*sections: str) -> Callable[[Callable[..., Any]], Callable[...,
         return run
 
     return decorate
-
-
-def _has_model(sections: Sequence[str]) -> bool:
-    return "model" in sections
 
 
 def _parameter(flag: config_flags.Flag) -> inspect.Parameter:

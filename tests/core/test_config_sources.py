@@ -131,7 +131,7 @@ def test_values_are_converted(field: str, raw: Any, expected: Any) -> None:
         pytest.param("max_num_seqs", "0", "allowed: 1 to 4096", id="minimum"),
         pytest.param("dtype", "flaot32", "not one of auto, .*; did you mean 'float32'", id="choice"),
         pytest.param("block_size", "12", "'12' is not one of 8, 16, 32, 64, 128", id="block"),
-        pytest.param("gpu_memory_utilization", "nan", "'nan' is not a number", id="nan"),
+        pytest.param("shutdown_timeout", "nan", "'nan' is not a number", id="nan"),
         pytest.param("shutdown_timeout", "inf", "'inf' is not a number", id="inf"),
         pytest.param("kv_cache_memory_bytes", "4 gigs", "write bytes, or a number with KiB", id="size"),
         pytest.param("kv_cache_memory_bytes", "-4G", "out of range; allowed: 1 or more", id="negative-size"),

@@ -18,9 +18,6 @@ class CacheConfig:
         parse=parse_size,
         minimum=1,
     )
-    gpu_memory_utilization: float = option(
-        0.9, "share of a GPU's memory that llmkit may use", minimum=0.01, maximum=1.0
-    )
     num_gpu_blocks_override: int | None = option(
         None, "number of KV blocks, whatever the memory; for tests", minimum=2
     )

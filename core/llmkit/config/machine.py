@@ -20,14 +20,8 @@ class Memory:
 
     total_bytes: int
     """The smallest limit that holds for this process."""
-    used_bytes: int
-    """Of it, by everything under the same limit; page cache that can be dropped does not count."""
     source: str
     """``host``, or the file of the limit; for messages."""
-
-    @property
-    def free_bytes(self) -> int:
-        return max(0, self.total_bytes - self.used_bytes)
 
 
 def memory(root: Path | None = None, proc: Path = PROC_CGROUP) -> Memory:
@@ -36,13 +30,11 @@ def memory(root: Path | None = None, proc: Path = PROC_CGROUP) -> Memory:
     :param root: where cgroups are mounted; default: ``LLMKIT_CGROUP_ROOT`` or /sys/fs/cgroup.
     :param proc: the file that says which cgroups this process is in.
     """
-    host = psutil.virtual_memory()
-    smallest = Memory(host.total, host.total - host.available, "host")
-    for folder, limit_file, usage_file, cache_key in _memory_cgroups(root or cgroup_root(), proc):
-        limit = _number(folder / limit_file)
+    smallest = Memory(psutil.virtual_memory().total, "host")
+    for file in _memory_limits(root or cgroup_root(), proc):
+        limit = _number(file)
         if limit is not None and 0 < limit < smallest.total_bytes:
-            used = (_number(folder / usage_file) or 0) - _statistic(folder / "memory.stat", cache_key)
-            smallest = Memory(limit, max(0, used), str(folder / limit_file))
+            smallest = Memory(limit, str(file))
     return smallest
 
 
@@ -54,12 +46,12 @@ def cores(root: Path | None = None, proc: Path = PROC_CGROUP) -> int:
     return allowed
 
 
-def _memory_cgroups(root: Path, proc: Path) -> Iterator[tuple[Path, str, str, str]]:
-    """Every folder whose limit holds for this process, with the names of its files."""
+def _memory_limits(root: Path, proc: Path) -> Iterator[Path]:
+    """The file of every limit that holds for this process."""
     for folder in _folders(root, proc, ""):
-        yield folder, "memory.max", "memory.current", "inactive_file"
+        yield folder / "memory.max"
     for folder in _folders(root, proc, "memory"):
-        yield folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        yield folder / "memory.limit_in_bytes"
 
 
 def _cpu_quotas(root: Path, proc: Path) -> Iterator[float]:
@@ -101,11 +93,3 @@ def _text(path: Path) -> str:
 def _number(path: Path) -> int | None:
     text = _text(path).strip()
     return int(text) if text.lstrip("-").isdigit() else None
-
-
-def _statistic(path: Path, key: str) -> int:
-    for line in _text(path).splitlines():
-        name, _, value = line.partition(" ")
-        if name == key and value.isdigit():
-            return int(value)
-    return 0

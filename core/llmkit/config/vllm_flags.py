@@ -93,7 +93,7 @@ def _same() -> Iterator[VllmFlag]:
         "",
         switches="--trust-remote-code --enable-prefix-caching --enable-log-requests",
         values="--model --tokenizer --revision --seed --max-num-seqs --num-gpu-blocks-override "
-        "--gpu-memory-utilization --tensor-parallel-size/-tp --host --port --uds --root-path "
+        "--tensor-parallel-size/-tp --host --port --uds --root-path "
         "--generation-config --chat-template --config",
     )
     yield from _rows(
@@ -135,6 +135,7 @@ def _no_effect() -> Iterator[VllmFlag]:
         values="--compilation-config/-cc -O --optimization-level --performance-mode "
         "--cudagraph-capture-sizes --cuda-graph-sizes --max-cudagraph-capture-size --max-seq-len-to-capture",
     )
+    yield from _rows("no effect", "this version computes on the CPU", values="--gpu-memory-utilization")
     yield from _rows(
         "no effect",
         "it is about speed only",

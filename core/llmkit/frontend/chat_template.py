@@ -69,7 +69,6 @@ class ChatTemplate:
             raise CheckpointError(
                 f"the chat template is not valid Jinja: line {error.lineno}: {error.message}"
             ) from None
-        self._source = template
         self._tokenizer = tokenizer
         self._protected = _PROTECTED | set(tokenizer.special_tokens) | set(sandbox.globals)
         self._knows_developer = "developer" in template

@@ -16,7 +16,6 @@ from llmkit.errors import EngineError
 from llmkit.worker.sampling_state import SamplingState
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
-Int32Array = np.ndarray[Any, np.dtype[np.int32]]
 
 _UNKNOWN = -1
 

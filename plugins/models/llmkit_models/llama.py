@@ -52,7 +52,6 @@ class NativeLlama:
         dtype: torch.dtype = getattr(torch, spec.dtype)
         first, end = spec.layers
         self.vocab_size = shape.vocab_size
-        self._ops = parts.ops
         self._weights = WeightMap()
         self._linears: list[Linear] = []
         self._others: list[Embedding | RMSNorm] = []
