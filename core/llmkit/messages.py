@@ -8,6 +8,8 @@ Engine -> worker: :class:`StepPlan`, :class:`SamplePlan`. Worker -> engine: :cla
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import msgspec
 
 from llmkit.events import PositionLogprobs
@@ -19,6 +21,16 @@ PLACEHOLDER = -1
 
 
 # ---- front <-> engine ----
+
+
+class CompiledGrammar(msgspec.Struct, frozen=True):
+    """What constrains an answer, compiled and found affordable before the engine sees it."""
+
+    backend: str
+    """The grammar backend that made ``data`` and can load it."""
+    data: bytes
+    after: tuple[int, ...] = ()
+    """Token ids that end the reasoning; constrain only what follows them. Empty: everything."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
@@ -34,7 +46,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     seed: int
     """Unsigned 64 bits; with ``choice`` and the position the key of all sampling noise."""
     max_tokens: int
-    """Resolved against the context: prompt and output together never pass ``max_model_len``."""
+    """Resolved against the context: prompt and output together never pass ``max_model_len``. 0 only
+    with ``prompt_logprobs``: the prompt is computed and nothing follows."""
     eos_ids: tuple[int, ...] = ()
     """Ends of sequence; empty under ``ignore_eos``."""
     choice: int = 0
@@ -47,6 +60,13 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     """(plugin, key): part of the root of this request's prefix-cache keys."""
     plugin_data: dict[str, bytes] = {}
     """Plugin -> bytes for the workers."""
+    leader: str | None = None
+    """Id of the first choice of the same request: its prompt is computed once and shared."""
+    caller: str = ""
+    """Who asks, for policies that are fair among callers; empty: nobody in particular."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that may not be completed."""
+    grammar: CompiledGrammar | None = None
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
@@ -61,7 +81,16 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     timeout_s: float
 
 
-ToEngine = AddRequest | AbortRequests | Drain
+class Call(msgspec.Struct, frozen=True, tag="call"):
+    """Run a named method between steps; answered by a :class:`CallAnswer` with the same id."""
+
+    call_id: int
+    target: Literal["engine", "workers"]
+    method: str
+    args: list[Any] = []
+
+
+ToEngine = AddRequest | AbortRequests | Drain | Call
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -108,6 +137,8 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache when the request was first scheduled."""
     error: str | None = None
+    prompt_logprobs: list[PositionLogprobs] | None = None
+    """Those of the next prompt tokens, from the second one on, in order and each once."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
@@ -130,6 +161,18 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     """Prompt tokens looked up in the prefix cache."""
     prefix_hits: int = 0
     """Prompt tokens found there."""
+    draft_tokens: int = 0
+    """Proposed by a speculator and verified."""
+    accepted_tokens: int = 0
+    """Of those, the ones that the model would have sampled too."""
+    forced_tokens: int = 0
+    """Computed ahead because a grammar allowed nothing else."""
+    offload_queries: int = 0
+    """Prompt tokens looked up in the KV connector after the prefix cache."""
+    offload_hits: int = 0
+    """Prompt tokens loaded from there."""
+    copied_blocks: int = 0
+    """Copy-on-write: blocks copied because two requests went on from one."""
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag="outputs"):
@@ -149,7 +192,15 @@ class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
     """By the user (a flag, a model, a machine too small): the traceback is for developers."""
 
 
-FromEngine = StartupStatus | EngineReady | StepOutputs | EngineFailed
+class CallAnswer(msgspec.Struct, frozen=True, tag="answer"):
+    """What a :class:`Call` gave: a value, of a worker method one a rank; or why it failed."""
+
+    call_id: int
+    value: Any = None
+    error: str | None = None
+
+
+FromEngine = StartupStatus | EngineReady | StepOutputs | EngineFailed | CallAnswer
 
 
 # ---- engine <-> worker ----
@@ -170,6 +221,9 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True):
     block_tables: list[list[int]]
     """A group each, all blocks held so far."""
     plugin_data: dict[str, bytes] = {}
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    prompt_logprobs_from: int = 1
+    """First prompt position whose logprobs are still wanted, where ``params`` ask for any."""
 
 
 class RowPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -182,10 +236,13 @@ class RowPlan(msgspec.Struct, frozen=True, array_like=True):
     """Last so many input tokens get logits and a sample: 0 within a prompt, 1 at its end and in
     decode, 1 + k with k draft tokens."""
     token_ids: list[int]
-    """Tokens the worker has not been told, appended to the row's; may be PLACEHOLDER."""
+    """Tokens the worker has not been told, appended to the row's; may be PLACEHOLDER. Never drafts."""
     new_blocks: list[list[int]]
     """A group each, appended to the row's block table. Entries behind a sliding window go stale
     and are never read."""
+    drafts: list[int] = []
+    """Input of this step after the row's own tokens and no part of them: the worker samples after each
+    and keeps what it sampled while that equals the next draft."""
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -199,6 +256,8 @@ class StepPlan(msgspec.Struct, frozen=True):
     """Finished, aborted or preempted since the last plan."""
     copies: list[tuple[int, int]] = []
     """(source, destination) block ids, copied in every slot before the forward."""
+    transfers: bytes = b""
+    """For the worker's side of the KV connector, which alone knows what they mean."""
 
 
 class SamplePlan(msgspec.Struct, frozen=True):
@@ -220,13 +279,19 @@ class RowResult(msgspec.Struct, frozen=True, array_like=True):
     logprobs: list[PositionLogprobs] | None = None
     error: str | None = None
     """Why no token could be sampled; ends this request alone."""
+    prompt_logprobs: list[PositionLogprobs] | None = None
+    """Of prompt positions ``start + 1`` to ``start + num_tokens`` (within the prompt, from the row's
+    ``prompt_logprobs_from`` on), where the request asks."""
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What a step sampled: a row for each planned row with ``num_logits > 0``, in that order."""
+    """What a step sampled: a row for each planned row with ``num_logits > 0`` or with prompt logprobs, in
+    that order."""
 
     step: int
     rows: list[RowResult]
+    failed_loads: list[str] = []
+    """Requests whose KV a connector could not load: computed from there on with KV that is not there."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +21,25 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+class StructuredOutput(msgspec.Struct, frozen=True):
+    """What the text of an answer must be. Since 0.1."""
+
+    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
+    source: str = ""
+    """``json``: a JSON schema as JSON text; ``regex``: the expression; ``choice``: a JSON list of strings;
+    ``grammar``: EBNF or Lark; ``structural_tag``: its JSON text; ``json_object``: empty."""
+
+
+class BeamSearch(msgspec.Struct, frozen=True):
+    """How beams are searched, as in transformers. Since 0.1."""
+
+    width: int
+    length_penalty: float = 1.0
+    """A beam's score is its summed logprob over its length to this power."""
+    early_stopping: bool = False
+    """End as soon as ``width`` beams are complete, rather than when no open one can beat them."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,6 +77,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None
     """Number of alternatives per token besides the sampled one; None means no logprobs."""
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    best_of: int | None = None
+    """Choices generated, of which the ``n`` with the highest mean logprob a token are returned."""
+    beam_search: BeamSearch | None = None
+    """Search instead of sampling; ``n`` of the beams are returned, best first."""
+    prompt_logprobs: int | None = None
+    """Number of alternatives per prompt token; None means no prompt logprobs."""
+    bad_words: tuple[str, ...] = ()
+    """Texts that may not be completed, as tokenized on their own and after a space."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """All that may be sampled; None allows all."""
+    truncate_prompt_tokens: int | None = None
+    """Keep the last so many prompt tokens; -1 keeps as many as the context holds."""
+    structured: StructuredOutput | None = None
     plugin_args: dict[str, Any] = {}
     """Per-plugin request data, validated by each plugin's schema; plain msgpack values."""
 

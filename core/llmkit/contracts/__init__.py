@@ -29,6 +29,14 @@ from llmkit.contracts.client import (
     Usage,
 )
 from llmkit.contracts.executor import Components, Executor, ExecutorSpec, RegisterExecutor
+from llmkit.contracts.grammar import (
+    Grammar,
+    GrammarBackend,
+    GrammarMatcher,
+    GrammarSpec,
+    MaskRow,
+    RegisterGrammar,
+)
 from llmkit.contracts.linear import LinearEnv, LinearMethod, LinearSpec, RegisterLinearMethod
 from llmkit.contracts.model import (
     Model,
@@ -40,6 +48,13 @@ from llmkit.contracts.model import (
     StepContext,
 )
 from llmkit.contracts.ops import OP_NAMES, OpName, Ops, OpsEnv, RegisterOps
+from llmkit.contracts.processors import (
+    BatchChange,
+    LogitsProcessor,
+    ProcessorEnv,
+    ProcessorRow,
+    RegisterLogitsProcessor,
+)
 from llmkit.contracts.scheduler import (
     RegisterPolicy,
     RegisterScheduler,
@@ -47,6 +62,13 @@ from llmkit.contracts.scheduler import (
     Scheduler,
     SchedulerSpec,
     SchedulingPolicy,
+)
+from llmkit.contracts.speculator import (
+    DraftEngine,
+    DraftRequest,
+    RegisterSpeculator,
+    Speculator,
+    SpeculatorSpec,
 )
 from llmkit.contracts.tokenizer import RegisterTokenizer, Tokenizer, TokenizerSpec
 from llmkit.contracts.weights import (
@@ -81,6 +103,7 @@ from llmkit.messages import (
     PLACEHOLDER,
     AddRequest,
     Choice,
+    CompiledGrammar,
     EngineReady,
     EngineStats,
     NewRow,
@@ -93,7 +116,7 @@ from llmkit.messages import (
     WorkerReport,
 )
 from llmkit.text import held_back, listing, nearest
-from llmkit.types import FinishReason, SamplingParams
+from llmkit.types import BeamSearch, FinishReason, SamplingParams, StructuredOutput
 
 __all__ = [
     "NULL_BLOCK",
@@ -106,16 +129,21 @@ __all__ = [
     "AttentionPlan",
     "AttentionSpec",
     "BackendSpec",
+    "BatchChange",
     "BatchLayout",
+    "BeamSearch",
     "CacheConfig",
     "ChatRenderer",
     "CheckpointInfo",
     "Choice",
     "ChoiceEvents",
+    "CompiledGrammar",
     "Components",
     "Config",
     "Content",
     "Delta",
+    "DraftEngine",
+    "DraftRequest",
     "EngineClient",
     "EngineReady",
     "EngineStats",
@@ -127,6 +155,10 @@ __all__ = [
     "FoldedChoice",
     "Generation",
     "Generator",
+    "Grammar",
+    "GrammarBackend",
+    "GrammarMatcher",
+    "GrammarSpec",
     "GraphSupport",
     "KVCacheSpec",
     "KVGroup",
@@ -137,6 +169,8 @@ __all__ = [
     "LinearMethod",
     "LinearSpec",
     "LoaderSpec",
+    "LogitsProcessor",
+    "MaskRow",
     "Merged",
     "Model",
     "ModelConfig",
@@ -153,19 +187,24 @@ __all__ = [
     "OutputStream",
     "ParallelConfig",
     "PositionLogprobs",
+    "ProcessorEnv",
+    "ProcessorRow",
     "Progress",
     "Reasoning",
     "RegisterAttention",
     "RegisterCommand",
     "RegisterExecutor",
+    "RegisterGrammar",
     "RegisterLinearMethod",
     "RegisterLoader",
+    "RegisterLogitsProcessor",
     "RegisterModel",
     "RegisterOps",
     "RegisterPolicy",
     "RegisterRoutes",
     "RegisterScheduler",
     "RegisterSource",
+    "RegisterSpeculator",
     "RegisterTokenizer",
     "RequestContext",
     "RequestDraft",
@@ -183,10 +222,13 @@ __all__ = [
     "ServerConfig",
     "Services",
     "SourceRequest",
+    "Speculator",
+    "SpeculatorSpec",
     "StepContext",
     "StepOutput",
     "StepPlan",
     "StepResult",
+    "StructuredOutput",
     "TokenLogprob",
     "Tokenizer",
     "TokenizerSpec",

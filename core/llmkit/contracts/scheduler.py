@@ -27,7 +27,15 @@ class RequestView(Protocol):
         """Place in the order of arrival; unique."""
 
     @property
+    def caller(self) -> str:
+        """Who asks; empty for nobody in particular."""
+
+    @property
     def num_prompt_tokens(self) -> int: ...
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens it may generate."""
+
     @property
     def num_output_tokens(self) -> int: ...
     @property
@@ -46,6 +54,9 @@ class SchedulingPolicy(Protocol):
 
     def victim(self, running: Sequence[RequestView]) -> RequestView:
         """Whom to preempt when blocks run out; ``running`` is never empty."""
+
+    def yields(self, request: RequestView, running: Sequence[RequestView]) -> RequestView | None:
+        """Who of the running makes way for the first waiting request when it finds no place; None: nobody."""
 
 
 @dataclass(frozen=True, slots=True)

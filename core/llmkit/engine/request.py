@@ -56,6 +56,14 @@ class Request:
         return self.source.arrival_s
 
     @property
+    def caller(self) -> str:
+        return self.source.caller
+
+    @property
+    def max_tokens(self) -> int:
+        return self.source.max_tokens
+
+    @property
     def num_prompt_tokens(self) -> int:
         return len(self.source.prompt_ids)
 

@@ -44,7 +44,9 @@ class View:
     order: int
     priority: int = 0
     arrival_s: float = 0.0
+    caller: str = ""
     num_prompt_tokens: int = 8
+    max_tokens: int = 16
     num_output_tokens: int = 0
     num_computed_tokens: int = 0
 
@@ -228,3 +230,6 @@ class _ByOrder:
 
     def victim(self, running: Sequence[RequestView]) -> RequestView:
         return max(running, key=lambda request: request.order)
+
+    def yields(self, request: RequestView, running: Sequence[RequestView]) -> RequestView | None:
+        return None

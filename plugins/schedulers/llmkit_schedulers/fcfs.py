@@ -18,3 +18,6 @@ class FirstComeFirstServed:
 
     def victim(self, running: Sequence[RequestView]) -> RequestView:
         return max(running, key=lambda request: request.order)
+
+    def yields(self, request: RequestView, running: Sequence[RequestView]) -> RequestView | None:
+        return None

@@ -27,6 +27,9 @@ class ByOrder:
     def victim(self, running: Sequence[RequestView]) -> RequestView:
         return max(running, key=lambda request: request.order)
 
+    def yields(self, request: RequestView, running: Sequence[RequestView]) -> RequestView | None:
+        return None
+
 
 def make_request(name: str, prompt: Sequence[int], max_tokens: int = 4, **fields: Any) -> AddRequest:
     fields.setdefault("params", SamplingParams())

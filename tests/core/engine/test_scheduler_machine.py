@@ -30,6 +30,9 @@ class ToldVictim(ByOrder):
     def victim(self, running: Any) -> RequestView:
         return running[self.pick % len(running)]
 
+    def yields(self, request: RequestView, running: Any) -> RequestView | None:
+        return None
+
 
 class SchedulerMachine(RuleBasedStateMachine):
     scheduler: ContinuousScheduler
