@@ -1,0 +1,327 @@
+"""The grammars of running requests: loaded aside, asked for masks, told what was sampled."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llmkit.contracts.grammar import Grammar, GrammarBackend, GrammarMatcher, GrammarSpec, MaskRow
+from llmkit.messages import AddRequest, CompiledGrammar
+
+MAX_LOADED = 64
+"""Grammars kept for requests to come, besides those in use."""
+MAX_AHEAD = 16
+"""Forced tokens put in front of a step's drafts."""
+_LOADERS = 2
+_WORD_BITS = 32
+
+
+class GrammarManager:
+    """One matcher for each request with a grammar; owns them and the loaded grammars they share.
+
+    Used by the engine's thread; loading runs in threads of its own and touches nothing but the grammar it
+    loads. A matcher stands behind the last token it was given by :meth:`accept`, so preemption does not
+    concern it. Requests that it does not know are unconstrained.
+    """
+
+    def __init__(
+        self, spec: Callable[[], GrammarSpec], backend: Callable[[str, GrammarSpec], GrammarBackend]
+    ) -> None:
+        """``spec`` is called once, in a thread, when the first grammar comes; ``backend`` makes by name."""
+        self._backends = _Backends(spec, backend)
+        self._loaded: OrderedDict[tuple[str, bytes], Future[Grammar]] = OrderedDict()
+        self._loaders = ThreadPoolExecutor(_LOADERS, "load-grammar")
+        self._loading: dict[str, Future[Grammar]] = {}
+        self._done = threading.Event()
+        self._states: dict[str, _State] = {}
+        self._sources: dict[str, CompiledGrammar] = {}
+
+    # ---- life of a request ----
+
+    def add(self, request: AddRequest) -> None:
+        """Begin to load the request's grammar, where it has one."""
+        source = request.grammar
+        if source is None:
+            return
+        self._sources[request.request_id] = source
+        self._loading[request.request_id] = self._load(source)
+
+    def ready(self, request_id: str) -> bool:
+        """Whether the request may run: its grammar is loaded, or it has none.
+
+        :raises ValueError: it could not be loaded; the request must end with these words.
+        """
+        loading = self._loading.get(request_id)
+        if loading is None:
+            return True
+        if not loading.done():
+            return False
+        del self._loading[request_id]
+        source = self._sources[request_id]
+        try:
+            matcher = loading.result().matcher()
+        except Exception as error:  # a plugin's code: its words end this request alone
+            self._loaded.pop((source.backend, source.data), None)
+            self.remove(request_id)
+            raise ValueError(f"the grammar could not be loaded: {type(error).__name__}: {error}") from error
+        assert self._backends.ends is not None, "a grammar was loaded"
+        self._states[request_id] = _State(matcher, self._backends.ends, source.after)
+        return True
+
+    @property
+    def loading(self) -> bool:
+        """Whether a request waits for its grammar."""
+        return bool(self._loading)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until some grammar is loaded that was not when this was called last, or ``timeout_s`` passed."""
+        if self._done.wait(timeout_s):
+            self._done.clear()
+
+    def remove(self, request_id: str) -> None:
+        """Forget a request; unknown ones are ignored."""
+        self._states.pop(request_id, None)
+        self._loading.pop(request_id, None)
+        self._sources.pop(request_id, None)
+
+    def shutdown(self) -> None:
+        """Load nothing more; idempotent."""
+        self._loaders.shutdown(wait=False, cancel_futures=True)
+
+    # ---- a step ----
+
+    def constrains(self, request_id: str) -> bool:
+        """Whether the request's next token is constrained: it has a grammar and its reasoning is over."""
+        state = self._states.get(request_id)
+        return state is not None and state.begun
+
+    def propose(self, request_id: str, drafts: Sequence[int], most: int) -> tuple[list[int], int]:
+        """What to compute ahead: forced tokens first, then ``drafts`` as far as the grammar allows them.
+
+        A token is forced where the grammar allows no other. Drafts that differ from what is forced, and
+        all after an end token, are dropped.
+
+        :returns: at most ``most`` tokens, and how many of them are forced.
+        """
+        state = self._states.get(request_id)
+        if state is None:
+            return list(drafts[:most]), 0
+        return state.propose(drafts, most)
+
+    def masks(self, rows: Sequence[tuple[str, Sequence[int]]]) -> tuple[bytes | None, list[int]]:
+        """The step's masks as ``SamplePlan`` has them: ``(masks, mask_rows)``.
+
+        ``rows`` are all requests with logits in the order of the plan, each with its drafts, so it has
+        ``1 + len(drafts)`` logits rows.
+        """
+        if not self._states:
+            return None, []
+        found: list[MaskRow] = []
+        indices: list[int] = []
+        first = 0
+        for request_id, drafts in rows:
+            state = self._states.get(request_id)
+            if state is not None:
+                for index, mask in enumerate(state.rows(drafts), first):
+                    if mask is not None:
+                        found.append(mask)
+                        indices.append(index)
+            first += 1 + len(drafts)
+        return (np.stack(found).tobytes(), indices) if found else (None, [])
+
+    def accept(self, request_id: str, tokens: Sequence[int]) -> int | None:
+        """Go on by sampled tokens.
+
+        :returns: the index of the token after which the text is complete and nothing but an end token
+            could follow (or which is that end token); None while the request goes on.
+        :raises ValueError: a token that the masks did not allow; the request must end with an error.
+        """
+        state = self._states.get(request_id)
+        return None if state is None else state.accept(tokens)
+
+    # ---- loading ----
+
+    def _load(self, source: CompiledGrammar) -> Future[Grammar]:
+        key = (source.backend, source.data)
+        loading = self._loaded.get(key)
+        if loading is None:
+            loading = self._loaders.submit(self._backends.load, source)
+            loading.add_done_callback(lambda _: self._done.set())
+            self._loaded[key] = loading
+            while len(self._loaded) > MAX_LOADED:
+                self._loaded.popitem(last=False)
+        self._loaded.move_to_end(key)
+        return loading
+
+
+class _Backends:
+    """The vocabulary and the backends made for it, each on first use; shared by the loading threads."""
+
+    def __init__(
+        self, spec: Callable[[], GrammarSpec], backend: Callable[[str, GrammarSpec], GrammarBackend]
+    ) -> None:
+        self._make_spec = spec
+        self._make_backend = backend
+        self._lock = threading.Lock()
+        self._spec: GrammarSpec | None = None
+        self._made: dict[str, GrammarBackend] = {}
+        self.ends: Ends | None = None
+        """Once something was loaded."""
+
+    def load(self, source: CompiledGrammar) -> Grammar:
+        with self._lock:
+            if self._spec is None:
+                self._spec = self._make_spec()
+                self.ends = Ends.of(self._spec)
+            if source.backend not in self._made:
+                self._made[source.backend] = self._make_backend(source.backend, self._spec)
+        return self._made[source.backend].load(source.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The end tokens of a vocabulary, as ids and as a mask row."""
+
+    ids: frozenset[int]
+    mask: MaskRow
+
+    @staticmethod
+    def of(spec: GrammarSpec) -> Ends:
+        bits = np.zeros(-(-spec.vocab_size // _WORD_BITS) * _WORD_BITS, np.uint8)
+        bits[list(spec.eos_ids)] = 1
+        return Ends(frozenset(spec.eos_ids), np.packbits(bits, bitorder="little").view("<i4"))
+
+
+@dataclass(slots=True)
+class _State:
+    """One request's place in its grammar.
+
+    ``path`` is what was looked at beyond the accepted tokens, ``ahead`` the masks behind each of it, the
+    first behind none; so no mask is computed twice. None in ``ahead`` constrains nothing.
+    """
+
+    matcher: GrammarMatcher
+    ends: Ends
+    after: tuple[int, ...]
+    tail: tuple[int, ...] = ()
+    """The last tokens of the reasoning that ``after`` has not ended yet."""
+    begun: bool = False
+    path: list[int] = field(default_factory=list)
+    ahead: list[MaskRow | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.begun = not self.after
+        self.ahead = [self._mask() if self.begun else None]
+
+    def accept(self, tokens: Sequence[int]) -> int | None:
+        seen = 0
+        for index, token in enumerate(tokens):
+            if not self.begun:
+                self._reason(token)
+            elif token in self.ends.ids and _allows(self.ahead[seen], token):
+                return index
+            elif not self.matcher.accept(token):
+                raise ValueError(f"token {token} came where the grammar does not allow it")
+            seen = self._follow(seen, token)
+            if self._complete(self.ahead[seen]):
+                return index
+        del self.path[:seen], self.ahead[:seen]
+        return None
+
+    def propose(self, drafts: Sequence[int], most: int) -> tuple[list[int], int]:
+        if not self.begun:
+            return list(drafts[:most]), 0
+        self._forget()
+        given, forced = list(drafts), 0
+        while len(self.path) < most:
+            token = self._only(self.ahead[-1]) if len(self.path) == forced < MAX_AHEAD else None
+            if token is not None:
+                forced += 1
+                given = given[1:] if given[:1] == [token] else []
+            elif given and given[0] not in self.ends.ids and _allows(self.ahead[-1], given[0]):
+                token = given.pop(0)
+            else:
+                break
+            accepted = self.matcher.accept(token)
+            assert accepted, "the mask allows it"
+            self.path.append(token)
+            self.ahead.append(self._mask())
+        if self.path:
+            self.matcher.rollback(len(self.path))
+        return list(self.path), forced
+
+    def rows(self, drafts: Sequence[int]) -> Sequence[MaskRow | None]:
+        """Masks of the next token and of that behind each draft; behind a draft that may not come, where
+        no sample counts, the end tokens'.
+        """
+        if self.path[: len(drafts)] != list(drafts):
+            self._walk(drafts)
+        return self.ahead[: 1 + len(drafts)]
+
+    def _walk(self, drafts: Sequence[int]) -> None:
+        self._forget()
+        begun, tail, taken = self.begun, self.tail, 0
+        for token in drafts:
+            if not self.begun:
+                self._reason(token)
+                mask = self._mask() if self.begun else None
+            elif self.ahead[-1] is self.ends.mask:
+                mask = self.ends.mask
+            elif token not in self.ends.ids and self.matcher.accept(token):
+                taken += 1
+                mask = self._mask()
+            else:
+                mask = self.ends.mask
+            self.path.append(token)
+            self.ahead.append(mask)
+        if taken:
+            self.matcher.rollback(taken)
+        self.begun, self.tail = begun, tail
+
+    def _follow(self, seen: int, token: int) -> int:
+        """One further along ``path`` where it went by ``token``, else along a new one."""
+        if self.path[seen : seen + 1] != [token]:
+            del self.path[seen:], self.ahead[seen + 1 :]
+            self.path.append(token)
+            self.ahead.append(self._mask() if self.begun else None)
+        return seen + 1
+
+    def _forget(self) -> None:
+        del self.path[:], self.ahead[1:]
+
+    def _reason(self, token: int) -> None:
+        self.tail = (*self.tail, token)[-len(self.after) :]
+        self.begun = self.tail == self.after
+
+    def _mask(self) -> MaskRow:
+        mask = np.zeros_like(self.ends.mask)
+        self.matcher.fill_mask(mask)
+        return mask
+
+    def _complete(self, mask: MaskRow | None) -> bool:
+        """Whether an end token may come and nothing else."""
+        if mask is None:
+            return False
+        return bool((mask & self.ends.mask).any()) and not (mask & ~self.ends.mask).any()
+
+    def _only(self, mask: MaskRow | None) -> int | None:
+        """The one token that ``mask`` allows, unless it is an end token or there are others."""
+        if mask is None:
+            return None
+        words = np.flatnonzero(mask)
+        if len(words) != 1:
+            return None
+        word = int(mask[words[0]]) & 0xFFFFFFFF
+        if word & (word - 1):
+            return None
+        token = int(words[0]) * _WORD_BITS + word.bit_length() - 1
+        return None if token in self.ends.ids else token
+
+
+def _allows(mask: MaskRow | None, token: int) -> bool:
+    return mask is None or bool(int(mask[token // _WORD_BITS]) >> token % _WORD_BITS & 1)
