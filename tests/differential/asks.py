@@ -1,0 +1,164 @@
+"""What the clients of a random mix ask for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from llmkit.contracts import RequestContext, SamplingParams
+from llmkit.testing.bytes_tokenizer import EOS_ID
+from tests.differential.engine import Outcome
+from tests.differential.model import VOCAB_SIZE
+
+BLOCK = 16
+DISTINCT, AMONG = 50, 64
+"""So many different tokens are among the first so many that a free request gets alone."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request of a client."""
+
+    name: str
+    prompt: list[int] = field(repr=False)
+    params: SamplingParams
+    context: RequestContext = field(default_factory=RequestContext, repr=False)
+
+    @property
+    def free(self) -> bool:
+        """Nothing keeps its choice small: its output is as varied as the model's."""
+        return self.name.split("/")[0] in FREE
+
+
+Solo = Callable[[Ask], Outcome]
+Params = dict[str, Any]
+
+
+def catalogue(rng: random.Random, solo: Solo, size: int) -> list[Ask]:
+    """``size`` asks whose prompts share beginnings; some continue or hinge on what others answer alone."""
+    prompts = list(_prompts(rng, 1 + size // 3))
+    asks: list[Ask] = []
+    for number in range(size):
+        kind = rng.choice(list(KINDS)) if number >= len(KINDS) else list(KINDS)[number]
+        prompt = prompts[number] if number < len(prompts) else rng.choice(prompts)
+        context = RequestContext(cache_salt=rng.choice([None, None, None, "salted"]))
+        ask = Ask(f"{kind}/{number}", prompt, _params(KINDS[kind](rng), rng), context)
+        asks.append(ask)
+    for number, ask in enumerate(asks):
+        if not ask.free:
+            hinge = HINGES[number % len(HINGES)]
+            asks[number] = hinge(rng, ask, rng.choice([a for a in asks if a.free]), solo)
+    return asks
+
+
+# ---- prompts ----
+
+
+def _prompts(rng: random.Random, count: int) -> Iterator[list[int]]:
+    """Short and long ones, that end in a block or with it, and begin like each other."""
+    stories = [_tokens(rng, 12 * BLOCK) for _ in range(2)]
+    for _ in range(count):
+        story = rng.choice(stories)
+        match rng.randrange(4):
+            case 0:
+                yield _tokens(rng, rng.randrange(1, 60))
+            case 1:  # whole blocks: a hit may cover all of it
+                yield story[: BLOCK * rng.randrange(1, 12)]
+            case 2:
+                yield story[: rng.randrange(1, 11 * BLOCK)]
+            case _:
+                yield story[: rng.randrange(BLOCK, 10 * BLOCK)] + _tokens(rng, rng.randrange(1, 20))
+
+
+def _tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(EOS_ID) for _ in range(count)]
+
+
+# ---- parameters ----
+
+
+def _params(kind: Params, rng: random.Random) -> SamplingParams:
+    common = {
+        "max_tokens": rng.choice([1, 5, 24, AMONG, AMONG, AMONG]),
+        "seed": rng.randrange(1 << 40),
+        "logprobs": rng.choice([None, None, 0, 3]),
+        "n": rng.choice([1, 1, 1, 2, 3]),
+    }
+    return SamplingParams(**(common | kind))
+
+
+def _free(kind: Params) -> Callable[[random.Random], Params]:
+    return lambda rng: {"ignore_eos": True, "max_tokens": AMONG} | kind
+
+
+def _few_tokens(rng: random.Random) -> Params:
+    """Few tokens may come, so that drafts are right now and then."""
+    allowed = rng.sample(range(VOCAB_SIZE), rng.randrange(2, 5))
+    return {"logit_bias": dict.fromkeys(allowed, 60.0), "temperature": rng.choice([0, 0.7])}
+
+
+FREE: dict[str, Callable[[random.Random], Params]] = {
+    "greedy": _free({"temperature": 0, "n": 1}),
+    "sampled": _free({"temperature": 1.0}),
+    "nucleus": _free({"temperature": 1.0, "top_p": 0.95, "top_k": 400}),
+    "penalised": _free({"temperature": 0, "repetition_penalty": 1.3, "presence_penalty": 0.5, "n": 1}),
+}
+OTHERS: dict[str, Callable[[random.Random], Params]] = {
+    "cool": lambda rng: {"temperature": 0.6, "min_p": 0.05, "frequency_penalty": 0.7},
+    "narrow": lambda rng: {"temperature": 0.9, "top_k": rng.choice([1, 2, 5])},
+    "ends": lambda rng: {"temperature": 0.8, "logit_bias": {EOS_ID: rng.choice([1.0, 3.0, 5.0])}},
+    "ends late": lambda rng: {
+        "temperature": 1.0,
+        "logit_bias": {EOS_ID: 6.0},
+        "min_tokens": 9,
+        "max_tokens": 40,
+    },
+    "few tokens": _few_tokens,
+}
+KINDS = FREE | OTHERS
+"""Name -> what a request of this kind asks of the sampler, beside what every request may ask."""
+
+
+# ---- asks that hinge on what another one answers ----
+
+
+def _stop_string(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
+    """The other's request, cut by a piece of its own text."""
+    text = rng.choice(solo(other).choices).text
+    start = rng.randrange(len(text) // 2)
+    stop = (text[start : start + rng.randrange(1, 6)], "never comes")
+    return _like(other, ask, stop=stop, include_stop_str_in_output=rng.random() < 0.5)
+
+
+def _stop_token(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
+    tokens = rng.choice(solo(other).choices).token_ids
+    return _like(other, ask, stop_token_ids=(rng.choice(tokens),), min_tokens=rng.choice([0, 7]))
+
+
+def _next_turn(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
+    """Goes on from all that the other said."""
+    answer = solo(other).choices[0].token_ids
+    return Ask(ask.name + "/next turn", [*other.prompt, *answer, *_tokens(rng, 3)], ask.params, other.context)
+
+
+def _itself(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
+    return ask
+
+
+HINGES: Sequence[Callable[[random.Random, Ask, Ask, Solo], Ask]] = (
+    _itself,
+    _stop_string,
+    _next_turn,
+    _stop_token,
+)
+
+
+def _like(other: Ask, ask: Ask, **changes: Any) -> Ask:
+    kind = "/".join(islice(changes, 1))
+    params = msgspec.structs.replace(other.params, **changes)
+    return Ask(f"{kind}/{ask.name}", other.prompt, params, other.context)
