@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RegisterRoutes,
         RegisterScheduler,
         RegisterSource,
+        RegisterSpeculator,
         RegisterTokenizer,
         RequestDraft,
     )
@@ -132,6 +133,20 @@ def register_executors(register: RegisterExecutor) -> None:
     :raises DuplicateName: the name is taken.
 
     Chosen by: ``--executor``. Since 0.1.
+    """
+
+
+@hookspec
+def register_speculators(register: RegisterSpeculator) -> None:
+    """Offer proposers of draft tokens, which the model then verifies several at a time.
+
+    Called once in every process; ``factory(spec, options)`` runs in the engine process once the KV pool
+    is cut. Must not import torch: a model drafts through ``spec.open_draft``.
+
+    :param register: ``register(name, factory, refuses=refuses)``.
+    :raises DuplicateName: the name is taken.
+
+    Chosen by: ``--speculator``. Since 0.1.
     """
 
 

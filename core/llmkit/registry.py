@@ -25,6 +25,7 @@ FLAGS: Mapping[str, str] = {
     "executor": "--executor",
     "policy": "--scheduling-policy",
     "scheduler": "--scheduler",
+    "speculator": "--speculator",
     "routes": "--plugin",
     "command": "COMMAND",
 }

@@ -75,7 +75,7 @@ def test_what_the_table_calls_the_same_exists_and_nothing_else_does() -> None:
             id="always-on",
         ),
         pytest.param("-pp", "not supported yet", True, "only --tensor-parallel-size", id="short"),
-        pytest.param("--speculative-config.model", "not supported yet", True, "nothing is", id="dotted"),
+        pytest.param("--speculative-config.model", "not supported yet", True, "one JSON object", id="dotted"),
         pytest.param("--hf-overrides.rope", "not supported yet", True, "one JSON object", id="dotted-own"),
         pytest.param("--max-model-length", "unknown", False, "did you mean --max-model-len?", id="nearest"),
         pytest.param(

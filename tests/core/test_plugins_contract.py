@@ -12,7 +12,7 @@ import pytest
 from llmkit import PluginError, StartupError, UnknownName, UsageError
 from llmkit.config import PluginConfig
 from llmkit.plugins import Plugins, load_plugins
-from llmkit.plugins.recorder import KINDS, hook_names
+from llmkit.plugins.recorder import BY_NAME_KINDS, KINDS, hook_names
 from tests.core.distributions import EXAMPLES, install, install_project
 
 MINE = PluginConfig(plugin=("mine",))
@@ -43,6 +43,7 @@ CALLS = {
     "register_schedulers": ("scheduler", "register('x', make)"),
     "register_scheduling_policies": ("policy", "register('x', make)"),
     "register_executors": ("executor", f"register('x', make, {FULL})"),
+    "register_speculators": ("speculator", "register('x', make, refuses=lambda spec: None)"),
     "register_models": ("model", f"register('x', make, architectures=('XForCausalLM',), {FULL})"),
     "register_linear_methods": ("linear", f"register('x', make, {FULL})"),
     "register_ops": ("ops", f"register('x', make, {FULL})"),
@@ -68,7 +69,7 @@ def {hook}(register):
     plugins = load_plugins(MINE)
     assert plugins.registry.create(kind, "x", "spec") == ("spec", None)
     entry = plugins.registry.get(kind, "x")
-    assert entry.priority == (3 if "priority" in call else 0)
+    assert entry.priority == (3 if "priority" in call else -1 if kind in BY_NAME_KINDS else 0)
     assert f"{kind}:x" in next(r for r in plugins.table() if r.name == "mine").registered
 
 

@@ -10,6 +10,7 @@ from llmkit.config.parallel import ParallelConfig
 from llmkit.config.plugins import PluginConfig
 from llmkit.config.scheduler import SchedulerConfig
 from llmkit.config.server import ServerConfig
+from llmkit.config.speculation import SpeculationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     plugins: PluginConfig = field(default_factory=PluginConfig)
@@ -32,4 +34,5 @@ __all__ = [
     "PluginConfig",
     "SchedulerConfig",
     "ServerConfig",
+    "SpeculationConfig",
 ]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from llmkit.config import Config, environment
+from llmkit.config import Config, environment, vllm_speculation
 from llmkit.config.convert import convert, type_name
 from llmkit.config.flags import Flag, flags, sections
 from llmkit.config.vllm_flags import classify
@@ -93,6 +93,7 @@ def load(
     for field, raw in command_line.items():
         if raw is not None:
             given[field] = _Given(raw, Origin("command line", by_field[field].names[0]))
+    _expand_speculation(given, by_field)
     config, origins = _build(given)
     return Loaded(config, origins, (*notes, *variables.notes), variables.warnings)
 
@@ -161,6 +162,21 @@ def _build(given: Mapping[str, _Given]) -> tuple[Config, dict[str, Origin]]:
             raise UsageError(f"{source.origin.where}: {_wanted(flag, str(error))}") from None
     made = {name: section_class(**values[name]) for name, section_class in sections().items()}
     return dataclasses.replace(Config(), **made), origins
+
+
+def _expand_speculation(given: dict[str, _Given], by_field: Mapping[str, Flag]) -> None:
+    """Put the settings that ``speculative_config`` stands for beside the others."""
+    source = given.get("speculative_config")
+    if source is None:
+        return
+    try:
+        settings = vllm_speculation.settings(check(by_field["speculative_config"], source.raw))
+    except ValueError as error:
+        raise UsageError(f"{source.origin.where}: {error}") from None
+    for field, value in settings.items():
+        if field in given:
+            raise UsageError(f"{source.origin.where} sets what {given[field].origin.where} sets too")
+        given[field] = _Given(value, source.origin)
 
 
 def _wanted(flag: Flag, message: str) -> str:

@@ -120,11 +120,23 @@ def _same() -> Iterator[VllmFlag]:
     yield from _rows(
         "same", "or --attn; CPU_ATTN is paged-cpu, TORCH_SDPA is reference", values="--attention-backend"
     )
+    yield from _rows(
+        "same", "how many draft tokens; --speculator says whose", values="--num-speculative-tokens"
+    )
+    yield from _rows(
+        "same",
+        "methods ngram and draft_model, with model, num_speculative_tokens, prompt_lookup_min and "
+        "prompt_lookup_max; or --speculator and the flags beside it",
+        values="--speculative-config/-sc",
+    )
 
 
 def _renamed() -> Iterator[VllmFlag]:
     yield from _rows("renamed", "--quantization", values="-q")
     yield from _rows("renamed", "--log-level", values="--uvicorn-log-level")
+    yield from _rows("renamed", "--speculator", values="--spec-method")
+    yield from _rows("renamed", "--draft-model", values="--spec-model --speculative-model")
+    yield from _rows("renamed", "--num-speculative-tokens", values="--spec-tokens")
 
 
 def _no_effect() -> Iterator[VllmFlag]:
@@ -199,12 +211,6 @@ def _not_yet() -> Iterator[VllmFlag]:
         switches="--enable-lora --fully-sharded-loras --enable-tower-connector-lora",
         values="--lora-modules --max-loras --max-lora-rank --max-cpu-loras --lora-dtype "
         "--lora-target-modules --lora-extra-vocab-size --default-mm-loras",
-    )
-    yield from _rows(
-        status,
-        "nothing is speculated",
-        values="--speculative-config/-sc --spec-method --spec-model --spec-tokens --speculative-model "
-        "--num-speculative-tokens",
     )
     yield from _rows(
         status,

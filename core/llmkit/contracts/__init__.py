@@ -1,6 +1,14 @@
 """Everything a plugin implements or receives: protocols, specs and plain values, no torch."""
 
-from llmkit.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig, ServerConfig
+from llmkit.config import (
+    CacheConfig,
+    Config,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    ServerConfig,
+    SpeculationConfig,
+)
 from llmkit.config.environment import cache_dir
 from llmkit.contracts.attention import (
     AttentionBackend,
@@ -222,6 +230,7 @@ __all__ = [
     "ServerConfig",
     "Services",
     "SourceRequest",
+    "SpeculationConfig",
     "Speculator",
     "SpeculatorSpec",
     "StepContext",

@@ -23,6 +23,9 @@ class DraftRequest:
     params: SamplingParams
     seed: int
     choice: int
+    scope: bytes = b""
+    """Requests of different scopes share no cached KV, so that none can tell from its speed what another
+    has asked: the root of its prefix-cache keys."""
 
 
 class DraftEngine(Protocol):

@@ -23,6 +23,7 @@ KINDS: Mapping[str, str] = {
     "register_schedulers": "scheduler",
     "register_scheduling_policies": "policy",
     "register_executors": "executor",
+    "register_speculators": "speculator",
     "register_models": "model",
     "register_linear_methods": "linear",
     "register_ops": "ops",
@@ -33,6 +34,9 @@ KINDS: Mapping[str, str] = {
 
 ACTIVE_KINDS = frozenset({"routes"})
 """Kinds that run without being chosen by name: a third party's only when it is enabled."""
+
+BY_NAME_KINDS = frozenset({"speculator"})
+"""Kinds of which a server has none unless it asks for one by name."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -162,6 +166,8 @@ class _Recorder:
             return self._named(kind)
         if kind == "command":
             return self._command
+        if kind in BY_NAME_KINDS:
+            return self._by_name(kind)
         return self._model if kind == "model" else self._choosable(kind)
 
     def _named(self, kind: str) -> Callable[..., None]:
@@ -179,6 +185,12 @@ class _Recorder:
             priority: int = 0,
         ) -> None:
             self._add(kind, name, factory, refuses=refuses, priority=priority)
+
+        return register
+
+    def _by_name(self, kind: str) -> Callable[..., None]:
+        def register(name: str, factory: Callable[..., Any], *, refuses: Callable[[Any], str | None]) -> None:
+            self._add(kind, name, factory, refuses=refuses, priority=-1)
 
         return register
 
