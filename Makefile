@@ -7,13 +7,15 @@ VENV ?= .venv
 PIP_INDEX_ARGS ?=
 MODEL ?= smollm2-135m
 SERVE_ARGS ?=
+# How long `make soak` loads a server.
+MINUTES ?= 20
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: serve test test-full check bench docs clean
+.PHONY: serve test test-full soak check bench docs clean
 
 serve: $(STAMP)
 	$(BIN)/llmkit serve $(MODEL) $(SERVE_ARGS)
@@ -23,6 +25,9 @@ test: $(DEV_STAMP)
 
 test-full: $(DEV_STAMP)
 	$(BIN)/python -m pytest
+
+soak: $(DEV_STAMP)
+	$(BIN)/python -m tests.soak $(MINUTES)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
