@@ -170,7 +170,7 @@ class SchedulerContract:
 
     def make_policy(self) -> SchedulingPolicy:
         """The policy it is given."""
-        return _ByOrder()
+        return ByOrder()
 
     def test_every_request_ends_with_its_own_tokens(self) -> None:
         requests = make_requests(24)
@@ -219,7 +219,7 @@ class SchedulerContract:
         assert scheduler.reset_prefix_cache()
 
 
-class _ByOrder:
+class ByOrder:
     """First come, first served."""
 
     def key(self, request: RequestView) -> int:

@@ -42,7 +42,7 @@ class PromptLookup:
             self._histories[request.request_id] = history
         history.learn(request.token_ids, self._num_drafts)
         drafts = history.index.continuation(request.token_ids, min(request.most, history.length))
-        history.drafts, history.drafted_at = drafts, len(request.token_ids)
+        history.drafts, history.drafted_at = list(drafts), len(request.token_ids)
         return drafts
 
 
