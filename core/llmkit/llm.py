@@ -22,7 +22,8 @@ from llmkit.engine.client_inproc import InprocClient
 from llmkit.errors import EngineError, RequestError, UsageError
 from llmkit.events import PositionLogprobs
 from llmkit.fold import ChoiceFold, FoldedChoice
-from llmkit.frontend.check import check_prompt, check_text
+from llmkit.frontend.check import check_prompt
+from llmkit.frontend.fields import check_text
 from llmkit.frontend.output import OutputPipeline
 from llmkit.frontend.prepare import Prepared, Preparer
 from llmkit.frontend.requests import Attachments, Limits, make_requests

@@ -23,10 +23,13 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+StructuredKind = Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
+
+
 class StructuredOutput(msgspec.Struct, frozen=True):
     """What the text of an answer must be. Since 0.1."""
 
-    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
+    kind: StructuredKind
     source: str = ""
     """``json``: a JSON schema as JSON text; ``regex``: the expression; ``choice``: a JSON list of strings;
     ``grammar``: EBNF or Lark; ``structural_tag``: its JSON text; ``json_object``: empty."""

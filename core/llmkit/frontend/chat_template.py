@@ -16,7 +16,7 @@ from jinja2 import nodes
 
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.errors import CheckpointError, RequestError
-from llmkit.frontend.check import check_text
+from llmkit.frontend.fields import check_text
 from llmkit.frontend.template_limits import budget
 from llmkit.frontend.template_sandbox import TEMPLATE_FAULTS, Sandbox
 from llmkit.text import listing

@@ -6,81 +6,103 @@ the kind of fault. Ranges are OpenAI's, or vLLM's where OpenAI has no such field
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from llmkit.errors import ContextLengthExceeded, RequestError
-from llmkit.types import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, SamplingParams
+from llmkit.frontend.fields import (
+    INT64,
+    check_text,
+    check_token_ids,
+    integer,
+    number,
+    shown,
+    switch,
+    texts,
+    unknown_id,
+    wrong_type,
+)
+from llmkit.text import listing
+from llmkit.types import (
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_STOP_STRINGS,
+    BeamSearch,
+    SamplingParams,
+    StructuredKind,
+    StructuredOutput,
+)
 
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
 MAX_SALT_CHARS = 1024
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 256
+MAX_GRAMMAR_CHARS = 1 << 18
+MAX_LENGTH_PENALTY = 10.0
 MAX_PLUGIN_ARGS_BYTES = 64 << 10
 """Encoded, of all plugins together; every choice carries them."""
 MAX_PLUGIN_ARGS_DEPTH = 32
 POLICIES_WITHOUT_PRIORITY = frozenset({"fcfs"})
 MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 1e-6, 1e6
 """Beyond these, logits of ordinary models overflow in single precision."""
-_INT64 = 1 << 63
 _UTF8_BYTES = 4
 """Most bytes of one character."""
+_STRUCTURED_KINDS = get_args(StructuredKind)
+_NOT_WITH_BEAMS = (
+    "best_of",
+    "prompt_logprobs",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "stop",
+    "structured",
+    "plugin_args",
+)
+"""What beams would have to ignore. Temperature and truncation are about sampling, which a search is not."""
+_SILENT = {name: getattr(SamplingParams(), name) for name in _NOT_WITH_BEAMS}
 
 
 def check_params(params: SamplingParams, vocab_size: int) -> None:
     """Types and ranges of every field; ``vocab_size`` is the number of embedding rows.
 
-    :raises RequestError: for the first field that is wrong.
+    :raises RequestError: for the first field that is wrong, or that cannot go with another.
     """
-    check_choices(params.n)
-    _integer("min_tokens", params.min_tokens, 0)
-    if params.max_tokens is not None:
-        _integer("max_tokens", params.max_tokens, 0)
-        if params.min_tokens > params.max_tokens:
-            raise RequestError(
-                f"min_tokens is {params.min_tokens}; it may be at most max_tokens ({params.max_tokens})",
-                param="min_tokens",
-                code="invalid_value",
-            )
-    _number("temperature", params.temperature, 0)
-    _number("top_p", params.top_p, 0, 1, open_below=True)
-    _integer("top_k", params.top_k, -1)
-    _number("min_p", params.min_p, 0, 1)
-    _number("presence_penalty", params.presence_penalty, -2, 2)
-    _number("frequency_penalty", params.frequency_penalty, -2, 2)
-    _number("repetition_penalty", params.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
-    if params.seed is not None:
-        _integer("seed", params.seed, -_INT64, _INT64 - 1)
-    if params.logprobs is not None:
-        _integer("logprobs", params.logprobs, 0, MAX_LOGPROBS)
-    for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
-        if not isinstance(getattr(params, name), bool):
-            raise _wrong_type(name, getattr(params, name), "true or false")
-    _stops(params.stop)
-    check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size, MAX_STOP_TOKEN_IDS)
+    _sampling(params)
+    _ends(params, vocab_size)
+    _logprobs(params)
+    check_truncation(params.truncate_prompt_tokens)
+    for name in ("skip_special_tokens", "spaces_between_special_tokens"):
+        switch(name, getattr(params, name))
     _logit_bias(params.logit_bias, vocab_size)
+    texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
+    _allowed(params.allowed_token_ids, vocab_size)
+    _structured(params.structured)
     _plugin_args(params.plugin_args)
+    _choices(params)
 
 
 def check_choices(n: Any) -> None:
     """:raises RequestError: so many choices no request may have."""
-    _integer("n", n, 1, MAX_CHOICES)
+    integer("n", n, 1, MAX_CHOICES)
 
 
-def check_text(name: str, text: str) -> None:
-    """:raises RequestError: it holds half a surrogate pair, which no UTF-8 has."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            f"{name} has a lone surrogate (\\u{ord(text[error.start]):04x}) at character {error.start};"
-            " it must be valid Unicode",
-            param=name,
-            code="invalid_value",
-        ) from None
+def check_truncation(most: Any) -> None:
+    """:raises RequestError: ``truncate_prompt_tokens`` is neither -1 nor a number of tokens to keep."""
+    if most is not None:
+        integer("truncate_prompt_tokens", most, -1)
+        if most == 0:
+            raise RequestError(
+                "truncate_prompt_tokens is 0; it must be at least 1, or -1 for what the context holds",
+                param="truncate_prompt_tokens",
+                code="invalid_value",
+            )
 
 
 def check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:
@@ -110,28 +132,9 @@ def check_fits(text: str, longest_token: int | None, max_model_len: int) -> None
         )
 
 
-def check_token_ids(name: str, ids: Any, vocab_size: int, most: int | None = None) -> None:
-    """:raises RequestError: ``ids`` is no list of at most ``most`` integers in the vocabulary."""
-    # Whole-list tests first: a prompt may have a million ids.
-    if isinstance(ids, str) or not isinstance(ids, Sequence):
-        raise _wrong_type(name, ids, "a list of token ids, which are integers")
-    if not {*map(type, ids)} <= {int}:
-        at = next(at for at, token_id in enumerate(ids) if type(token_id) is not int)
-        raise _wrong_type(f"{name}[{at}]", ids[at], "a token id, which is an integer")
-    if most is not None and len(ids) > most:
-        raise RequestError(
-            f"{name} has {len(ids)} ids; it may have at most {most}",
-            param=name,
-            code="array_above_max_length",
-        )
-    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
-        at = next(at for at, token_id in enumerate(ids) if not 0 <= token_id < vocab_size)
-        raise _unknown_id(f"{name}[{at}]", ids[at], vocab_size)
-
-
 def check_priority(priority: Any, policy: str) -> None:
     """:raises RequestError: it is no 64 bit integer, or the policy looks at none."""
-    _integer("priority", priority, -_INT64, _INT64 - 1)
+    integer("priority", priority, -INT64, INT64 - 1)
     if priority and policy in POLICIES_WITHOUT_PRIORITY:
         raise RequestError(
             f"priority is {priority}; this server's scheduling policy {policy!r} looks at none. Leave it out,"
@@ -146,7 +149,7 @@ def check_salt(cache_salt: Any) -> None:
     if cache_salt is None:
         return
     if not isinstance(cache_salt, str):
-        raise _wrong_type("cache_salt", cache_salt, "a string")
+        raise wrong_type("cache_salt", cache_salt, "a string")
     check_text("cache_salt", cache_salt)
     if not 1 <= len(cache_salt) <= MAX_SALT_CHARS:
         raise RequestError(
@@ -184,68 +187,85 @@ def resolve_max_tokens(
     return max_tokens
 
 
-# ---- one field ----
+# ---- groups of fields ----
 
 
-def _integer(name: str, value: Any, least: int, most: int = _INT64 - 1) -> None:
-    if type(value) is not int:
-        raise _wrong_type(name, value, "an integer")
-    _bounds(name, value, "integer", least, most)
+def _sampling(params: SamplingParams) -> None:
+    number("temperature", params.temperature, 0)
+    number("top_p", params.top_p, 0, 1, open_below=True)
+    integer("top_k", params.top_k, -1)
+    number("min_p", params.min_p, 0, 1)
+    number("presence_penalty", params.presence_penalty, -2, 2)
+    number("frequency_penalty", params.frequency_penalty, -2, 2)
+    number("repetition_penalty", params.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
+    if params.seed is not None:
+        integer("seed", params.seed, -INT64, INT64 - 1)
 
 
-def _number(
-    name: str, value: Any, least: float, most: float | None = None, *, open_below: bool = False
-) -> None:
-    if type(value) not in (int, float):
-        raise _wrong_type(name, value, "a number")
-    # An int is compared, not converted: it may be beyond every float.
-    if abs(value) >= _INT64 if type(value) is int else not math.isfinite(value):
-        raise RequestError(f"{name} is {_shown(value)}; it must be finite", param=name, code="invalid_value")
-    _bounds(name, value, "decimal", least, most, open_below=open_below)
-
-
-def _bounds(
-    name: str, value: float, kind: str, least: float, most: float | None, *, open_below: bool = False
-) -> None:
-    if value < least or (open_below and value == least):
-        need = f"above {least}" if open_below else f"at least {least}"
-        raise RequestError(
-            f"{name} is {_shown(value)}; it must be {need}", param=name, code=f"{kind}_below_min_value"
-        )
-    if most is not None and value > most:
-        raise RequestError(
-            f"{name} is {_shown(value)}; it may be at most {most}", param=name, code=f"{kind}_above_max_value"
-        )
-
-
-def _stops(stops: Any) -> None:
-    if not isinstance(stops, (tuple, list)) or not all(isinstance(stop, str) for stop in stops):
-        raise _wrong_type("stop", stops, "a list of strings")
-    if len(stops) > MAX_STOP_STRINGS:
-        raise RequestError(
-            f"stop has {len(stops)} strings; it may have at most {MAX_STOP_STRINGS}",
-            param="stop",
-            code="array_above_max_length",
-        )
-    for stop in stops:
-        check_text("stop", stop)
-        if not stop:
+def _ends(params: SamplingParams, vocab_size: int) -> None:
+    integer("min_tokens", params.min_tokens, 0)
+    if params.max_tokens is not None:
+        integer("max_tokens", params.max_tokens, 0)
+        if params.min_tokens > params.max_tokens:
             raise RequestError(
-                "stop has an empty string; it would end every answer at once",
-                param="stop",
+                f"min_tokens is {params.min_tokens}; it may be at most max_tokens ({params.max_tokens})",
+                param="min_tokens",
                 code="invalid_value",
             )
-        if len(stop) > MAX_STOP_CHARS:
+    for name in ("include_stop_str_in_output", "ignore_eos"):
+        switch(name, getattr(params, name))
+    texts("stop", params.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
+    check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size, MAX_STOP_TOKEN_IDS)
+
+
+def _logprobs(params: SamplingParams) -> None:
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(params, name) is not None:
+            integer(name, getattr(params, name), 0, MAX_LOGPROBS)
+
+
+def _choices(params: SamplingParams) -> None:
+    check_choices(params.n)
+    if params.best_of is not None:
+        integer("best_of", params.best_of, 1, MAX_CHOICES)
+        if params.best_of < params.n:
             raise RequestError(
-                f"stop has a string of {len(stop)} characters; they may have at most {MAX_STOP_CHARS}",
-                param="stop",
-                code="string_above_max_length",
+                f"best_of is {params.best_of}; it must be at least n ({params.n}), of which n return",
+                param="best_of",
+                code="invalid_value",
             )
+    if params.beam_search is not None:
+        _beam_search(params, params.beam_search)
+
+
+def _beam_search(params: SamplingParams, search: Any) -> None:
+    if not isinstance(search, BeamSearch):
+        raise wrong_type("beam_search", search, "a BeamSearch")
+    integer("beam_search.width", search.width, 1, MAX_CHOICES)
+    number("beam_search.length_penalty", search.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+    switch("beam_search.early_stopping", search.early_stopping)
+    if params.n > search.width:
+        raise RequestError(
+            f"n is {params.n}; of {search.width} beams at most {search.width} can be returned",
+            param="n",
+            code="integer_above_max_value",
+        )
+    asked = next((name for name in _NOT_WITH_BEAMS if getattr(params, name) != _SILENT[name]), None)
+    if asked is not None:
+        raise RequestError(
+            f"{asked} cannot be combined with beam search, which follows the model's own distribution; leave"
+            " one of them out",
+            param=asked,
+            code="unsupported_parameter",
+        )
+
+
+# ---- one field ----
 
 
 def _logit_bias(bias: Any, vocab_size: int) -> None:
     if not isinstance(bias, dict):
-        raise _wrong_type("logit_bias", bias, "an object from token ids to numbers")
+        raise wrong_type("logit_bias", bias, "an object from token ids to numbers")
     if len(bias) > MAX_LOGIT_BIAS:
         raise RequestError(
             f"logit_bias has {len(bias)} entries; it may have at most {MAX_LOGIT_BIAS}",
@@ -254,18 +274,53 @@ def _logit_bias(bias: Any, vocab_size: int) -> None:
         )
     for token_id, value in bias.items():
         if type(token_id) is not int:
-            raise _wrong_type("logit_bias", token_id, "an object whose keys are token ids")
+            raise wrong_type("logit_bias", token_id, "an object whose keys are token ids")
         if not 0 <= token_id < vocab_size:
-            raise _unknown_id("logit_bias", token_id, vocab_size)
+            raise unknown_id("logit_bias", token_id, vocab_size)
         try:
-            _number("logit_bias", value, -100, 100)
+            number("logit_bias", value, -100, 100)
         except RequestError as error:
             raise RequestError(f"{error} (token {token_id})", param=error.param, code=error.code) from None
 
 
+def _allowed(allowed: Any, vocab_size: int) -> None:
+    if allowed is None:
+        return
+    check_token_ids("allowed_token_ids", allowed, vocab_size, vocab_size)
+    if not allowed:
+        raise RequestError(
+            "allowed_token_ids is empty; nothing could be sampled",
+            param="allowed_token_ids",
+            code="invalid_value",
+        )
+
+
+def _structured(wanted: Any) -> None:
+    """Its source is judged by whoever compiles it."""
+    if wanted is None:
+        return
+    if not isinstance(wanted, StructuredOutput):
+        raise wrong_type("structured", wanted, "a StructuredOutput")
+    if wanted.kind not in _STRUCTURED_KINDS:
+        raise RequestError(
+            f"structured.kind is {shown(wanted.kind)}; it may be {listing(_STRUCTURED_KINDS)}",
+            param="structured",
+            code="invalid_value",
+        )
+    if not isinstance(wanted.source, str):
+        raise wrong_type("structured", wanted.source, "text")
+    check_text("structured", wanted.source)
+    if len(wanted.source) > MAX_GRAMMAR_CHARS:
+        raise RequestError(
+            f"structured has {len(wanted.source)} characters; it may have at most {MAX_GRAMMAR_CHARS}",
+            param="structured",
+            code="string_above_max_length",
+        )
+
+
 def _plugin_args(args: Any) -> None:
     if not isinstance(args, dict):
-        raise _wrong_type("plugin_args", args, "an object")
+        raise wrong_type("plugin_args", args, "an object")
     if not args:
         return
     try:
@@ -297,33 +352,3 @@ def _items(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, (list, tuple)) else ()
-
-
-def _unknown_id(name: str, token_id: int, vocab_size: int) -> RequestError:
-    return RequestError(
-        f"{name} is token id {_shown(token_id)}; this model knows 0 to {vocab_size - 1}",
-        param=name,
-        code="invalid_value",
-    )
-
-
-def _wrong_type(name: str, value: Any, wanted: str) -> RequestError:
-    return RequestError(f"{name} is {_shown(value)}; it must be {wanted}", param=name, code="invalid_type")
-
-
-def _shown(value: Any, longest: int = 60) -> str:
-    """A value for a message: of bounded length whatever a client sends."""
-    if type(value) is int and value.bit_length() > 128:
-        return f"an integer of {value.bit_length()} bits"
-    if isinstance(value, (list, tuple, dict, set)):
-        return f"a {type(value).__name__} of {len(value)}{_odd_one(value)}"
-    text = repr(value[:longest] if isinstance(value, (str, bytes)) else value)
-    return text if len(text) <= longest else text[:longest] + "..."
-
-
-def _odd_one(values: Iterable[Any]) -> str:
-    """The first item that is neither a string nor an int: most often the one that is wrong."""
-    for value in values:
-        if type(value) not in (str, int):
-            return f" with a {type(value).__name__} in it"
-    return ""

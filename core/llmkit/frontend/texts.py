@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from llmkit.contracts import Tokenizer
-from llmkit.frontend.check import check_fits, check_text, check_token_ids
+from llmkit.frontend.check import check_fits
+from llmkit.frontend.fields import check_text, check_token_ids
 
 LONG = 4096
 """Characters or ids from which a thread is worth its price: they take a millisecond and more."""

@@ -14,10 +14,10 @@ from llmkit.frontend.check import (
     check_priority,
     check_prompt,
     check_salt,
-    check_text,
     resolve_max_tokens,
 )
-from llmkit.types import SamplingParams
+from llmkit.frontend.fields import check_text
+from llmkit.types import BeamSearch, SamplingParams, StructuredOutput
 
 VOCAB = 100
 
@@ -44,6 +44,11 @@ GOOD = [
     {"repetition_penalty": 0.5},
     {"logit_bias": {0: 100, 99: -100.0}},
     {"stop": ("a",) * 16, "stop_token_ids": (0, 99)},
+    {"n": 2, "best_of": 5, "prompt_logprobs": 20},
+    {"n": 4, "beam_search": BeamSearch(4, 0.5, True), "temperature": 0.7, "stop_token_ids": (3,)},
+    {"bad_words": ("a", " b c"), "allowed_token_ids": (0, 99)},
+    {"truncate_prompt_tokens": -1, "spaces_between_special_tokens": False},
+    {"structured": StructuredOutput("json_object")},
     {"plugin_args": {"p": {"deep": [1, "two", None, True, 2.5]}}},
 ]
 
@@ -103,6 +108,34 @@ BAD = [
     ({"stop_token_ids": (-1,)}, "stop_token_ids[0]", "invalid_value"),
     ({"stop_token_ids": (True,)}, "stop_token_ids[0]", "invalid_type"),
     ({"stop_token_ids": (1,) * 129}, "stop_token_ids", "array_above_max_length"),
+    ({"best_of": 0}, "best_of", "integer_below_min_value"),
+    ({"best_of": 129}, "best_of", "integer_above_max_value"),
+    ({"n": 3, "best_of": 2}, "best_of", "invalid_value"),
+    ({"beam_search": {"width": 2}}, "beam_search", "invalid_type"),
+    ({"beam_search": BeamSearch(0)}, "beam_search.width", "integer_below_min_value"),
+    ({"beam_search": BeamSearch(2, math.nan)}, "beam_search.length_penalty", "invalid_value"),
+    ({"beam_search": BeamSearch(2, 1.0, 1)}, "beam_search.early_stopping", "invalid_type"),
+    ({"beam_search": BeamSearch(2), "n": 3}, "n", "integer_above_max_value"),
+    ({"beam_search": BeamSearch(2), "best_of": 2}, "best_of", "unsupported_parameter"),
+    ({"beam_search": BeamSearch(2), "stop": ("a",)}, "stop", "unsupported_parameter"),
+    ({"beam_search": BeamSearch(2), "logit_bias": {1: 1}}, "logit_bias", "unsupported_parameter"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", "integer_above_max_value"),
+    ({"prompt_logprobs": -1}, "prompt_logprobs", "integer_below_min_value"),
+    ({"bad_words": "abc"}, "bad_words", "invalid_type"),
+    ({"bad_words": ("",)}, "bad_words", "invalid_value"),
+    ({"bad_words": ("\ud800",)}, "bad_words", "invalid_value"),
+    ({"bad_words": ("a",) * 257}, "bad_words", "array_above_max_length"),
+    ({"bad_words": ("a" * 257,)}, "bad_words", "string_above_max_length"),
+    ({"allowed_token_ids": ()}, "allowed_token_ids", "invalid_value"),
+    ({"allowed_token_ids": (100,)}, "allowed_token_ids[0]", "invalid_value"),
+    ({"allowed_token_ids": (1,) * 101}, "allowed_token_ids", "array_above_max_length"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "invalid_value"),
+    ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "integer_below_min_value"),
+    ({"spaces_between_special_tokens": "no"}, "spaces_between_special_tokens", "invalid_type"),
+    ({"structured": {"kind": "json"}}, "structured", "invalid_type"),
+    ({"structured": StructuredOutput("yaml")}, "structured", "invalid_value"),
+    ({"structured": StructuredOutput("regex", 5)}, "structured", "invalid_type"),
+    ({"structured": StructuredOutput("regex", "a" * (1 << 19))}, "structured", "string_above_max_length"),
     ({"plugin_args": [1]}, "plugin_args", "invalid_type"),
     ({"plugin_args": {"p": object()}}, "plugin_args", "invalid_value"),
     ({"plugin_args": {"p": 1 << 80}}, "plugin_args", "invalid_value"),
