@@ -78,7 +78,7 @@ class RequestContext:
     headers: Mapping[str, str] = field(default_factory=dict)
     cache_salt: str | None = None
     priority: int = 0
-    """Lower goes first. Other than 0 it is refused under ``fcfs``, which looks at no priority."""
+    """Lower goes first. Other than 0 it is refused under ``fcfs`` and ``fair``, which look at no priority."""
     default_max_tokens: int | None = None
     """Where ``params.max_tokens`` is None: cut to the context, unlike a request's own. None takes the
     model's."""

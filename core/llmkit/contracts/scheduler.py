@@ -44,10 +44,14 @@ class RequestView(Protocol):
 
 
 class SchedulingPolicy(Protocol):
-    """Who goes first, who may enter, who is preempted. Since 0.1."""
+    """Who goes first, who may enter, who is preempted. Since 0.1.
+
+    It hears of a request first by :meth:`key` and last by :meth:`ended`. A policy that
+    derives from this class need not write :meth:`yields` and :meth:`ended`.
+    """
 
     def key(self, request: RequestView) -> Any:
-        """Sort key among waiting requests, smallest first; asked once when it starts to wait."""
+        """Sort key among waiting requests, smallest first; asked once whenever it starts to wait."""
 
     def admit(self, request: RequestView, running: Sequence[RequestView]) -> bool:
         """Whether the first waiting request may start now; False leaves it at the front."""
@@ -57,6 +61,11 @@ class SchedulingPolicy(Protocol):
 
     def yields(self, request: RequestView, running: Sequence[RequestView]) -> RequestView | None:
         """Who of the running makes way for the first waiting request when it finds no place; None: nobody."""
+        return None
+
+    def ended(self, request: RequestView) -> None:
+        """Told once, as the last of a request that was given a key, however it ended."""
+        return
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,6 +317,7 @@ class ContinuousScheduler:
             self._leave(request)
         else:
             self._waiting.remove(request)
+        self._policy.ended(request)
 
     def _leave(self, request: Request) -> None:
         """Stop running: give back blocks, make results in flight stale, tell the workers."""

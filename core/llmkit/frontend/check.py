@@ -46,7 +46,7 @@ MAX_LENGTH_PENALTY = 10.0
 MAX_PLUGIN_ARGS_BYTES = 64 << 10
 """Encoded, of all plugins together; every choice carries them."""
 MAX_PLUGIN_ARGS_DEPTH = 32
-POLICIES_WITHOUT_PRIORITY = frozenset({"fcfs"})
+POLICIES_WITHOUT_PRIORITY = frozenset({"fcfs", "fair"})
 MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 1e-6, 1e6
 """Beyond these, logits of ordinary models overflow in single precision."""
 _UTF8_BYTES = 4

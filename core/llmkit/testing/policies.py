@@ -32,6 +32,8 @@ from llmkit.testing.kv_model import KVModelExecutor, KVModelSpec, generate
 
 CONTEXT = 48
 MAX_STEPS = 5000
+MAX_WAIT = 600
+"""Steps."""
 MODEL = KVModelSpec()
 LIMITS = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=10)
 
@@ -125,6 +127,9 @@ def check_tokens(requests: Sequence[AddRequest], tokens: dict[str, list[int]]) -
 class PolicyContract:
     """What every scheduling policy must hold to."""
 
+    bounded_wait = True
+    """False for a policy that may let a request wait as long as others come that it prefers."""
+
     def make_policy(self) -> SchedulingPolicy:
         """A fresh policy, the way its factory makes it."""
         raise NotImplementedError
@@ -138,13 +143,25 @@ class PolicyContract:
         assert all((a < b) or (b < a) or (a == b) for a in keys for b in keys)
 
     def test_an_idle_engine_admits_whoever_waits(self) -> None:
-        policy = self.make_policy()
-        assert all(policy.admit(view, []) for view in self.views())
+        policy, views = self.make_policy(), self.views()
+        for view in sorted(views, key=policy.key):
+            assert policy.admit(view, [])
 
     def test_the_victim_is_one_of_the_running(self) -> None:
         policy, views = self.make_policy(), self.views()
-        for count in range(1, len(views) + 1):
+        for count, view in enumerate(views, start=1):
+            policy.key(view)
             assert policy.victim(views[:count]) in views[:count]
+
+    def test_who_makes_way_is_one_of_the_running_and_stands_behind(self) -> None:
+        policy, views = self.make_policy(), self.views()
+        keys = {view.request_id: policy.key(view) for view in views}
+        for waiting in views:
+            running = [view for view in views if view is not waiting]
+            victim = policy.yields(waiting, running)
+            assert victim is None or victim in running
+            # Else the two would make way for each other for ever.
+            assert victim is None or keys[waiting.request_id] < keys[victim.request_id]
 
     def test_equal_questions_get_equal_answers(self) -> None:
         first, second, views = self.make_policy(), self.make_policy(), self.views()
@@ -159,6 +176,24 @@ class PolicyContract:
         stats = scheduler.stats()
         assert stats.preemptions > 0, "blocks were meant to run out"
         assert (stats.running, stats.waiting, stats.blocks_held) == (0, 0, 0)
+
+    def test_nobody_waits_for_ever(self) -> None:
+        """One request, of the lowest priority, among more others than can be served."""
+        if not self.bounded_wait:
+            return
+        spec = scheduler_spec(self.make_policy())
+        scheduler = ContinuousScheduler(spec)
+        executor = KVModelExecutor(MODEL)
+        executor.allocate(spec.layout, lambda phase, fraction: None)
+        core = EngineCore(scheduler, executor)
+        patient = _short_request(0, "patient", priority=3)
+        for number in range(1, MAX_WAIT):
+            core.add(_short_request(number, "crowd") if number != 12 else patient)
+            step = core.step()
+            if any(output.finish and output.request_id == "request-0" for output in step.outputs if step):
+                assert scheduler.stats().waiting > 0, "there was meant to be a crowd"
+                return
+        raise AssertionError(f"it waited {MAX_WAIT} steps")
 
 
 class SchedulerContract:
@@ -219,7 +254,21 @@ class SchedulerContract:
         assert scheduler.reset_prefix_cache()
 
 
-class ByOrder:
+def _short_request(number: int, caller: str, priority: int = 0) -> AddRequest:
+    """One of which a step cannot serve as many as one, if one comes every step."""
+    return AddRequest(
+        request_id=f"request-{number}",
+        prompt_ids=[number % MODEL.vocab_size, *range(7)],
+        params=SamplingParams(),
+        seed=number,
+        max_tokens=4,
+        priority=priority,
+        arrival_s=float(number),
+        caller=caller,
+    )
+
+
+class ByOrder(SchedulingPolicy):
     """First come, first served."""
 
     def key(self, request: RequestView) -> int:
@@ -230,6 +279,3 @@ class ByOrder:
 
     def victim(self, running: Sequence[RequestView]) -> RequestView:
         return max(running, key=lambda request: request.order)
-
-    def yields(self, request: RequestView, running: Sequence[RequestView]) -> RequestView | None:
-        return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmkit.contracts import RequestView
+from llmkit.contracts import RequestView, SchedulingPolicy
 
 
-class FirstComeFirstServed:
+class FirstComeFirstServed(SchedulingPolicy):
     """Keeps nothing: every answer follows from the order of arrival."""
 
     def key(self, request: RequestView) -> int:
@@ -18,6 +18,3 @@ class FirstComeFirstServed:
 
     def victim(self, running: Sequence[RequestView]) -> RequestView:
         return max(running, key=lambda request: request.order)
-
-    def yields(self, request: RequestView, running: Sequence[RequestView]) -> RequestView | None:
-        return None

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmkit.config import CacheConfig, SchedulerConfig
-from llmkit.contracts import AddRequest, KVCacheSpec, RequestView, SamplingParams, SchedulerSpec, StepOutput
+from llmkit.contracts import (
+    AddRequest,
+    KVCacheSpec,
+    RequestView,
+    SamplingParams,
+    SchedulerSpec,
+    SchedulingPolicy,
+    StepOutput,
+)
 from llmkit.engine.core import EngineCore
 from llmkit.engine.layout import KVBudget, plan_layout
 from llmkit.engine.scheduler import ContinuousScheduler
@@ -15,7 +23,7 @@ from llmkit.testing.kv_model import KVModelExecutor, KVModelSpec
 ROOT = b"r" * 32
 
 
-class ByOrder:
+class ByOrder(SchedulingPolicy):
     """First come, first served, spelt out so that the core's tests need no plugin."""
 
     def key(self, request: RequestView) -> int:
@@ -26,9 +34,6 @@ class ByOrder:
 
     def victim(self, running: Sequence[RequestView]) -> RequestView:
         return max(running, key=lambda request: request.order)
-
-    def yields(self, request: RequestView, running: Sequence[RequestView]) -> RequestView | None:
-        return None
 
 
 def make_request(name: str, prompt: Sequence[int], max_tokens: int = 4, **fields: Any) -> AddRequest:

@@ -30,9 +30,6 @@ class ToldVictim(ByOrder):
     def victim(self, running: Any) -> RequestView:
         return running[self.pick % len(running)]
 
-    def yields(self, request: RequestView, running: Any) -> RequestView | None:
-        return None
-
 
 class SchedulerMachine(RuleBasedStateMachine):
     scheduler: ContinuousScheduler
