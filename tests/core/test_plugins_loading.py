@@ -126,7 +126,7 @@ def test_a_plugin_file_is_loaded_before_names_are_resolved(
 def test_an_unknown_component_lists_built_in_and_plugin_names(site: Path) -> None:  # B142: vllm#21881
     offer(site, "mine", "shortest")
     with pytest.raises(
-        UnknownName, match=r"'shortes'.*did you mean 'shortest'.*Known: fcfs.*shortest"
+        UnknownName, match=r"'shortes'.*did you mean 'shortest'.*Known: fair, fcfs, .*shortest"
     ) as caught:
         load_plugins(PluginConfig(plugin=("mine",)), {"policy": "shortes"})
     assert caught.value.exit_code == 2

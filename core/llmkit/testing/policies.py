@@ -190,7 +190,8 @@ class PolicyContract:
         for number in range(1, MAX_WAIT):
             core.add(_short_request(number, "crowd") if number != 12 else patient)
             step = core.step()
-            if any(output.finish and output.request_id == "request-0" for output in step.outputs if step):
+            outputs = step.outputs if step else []
+            if any(output.finish and output.request_id == patient.request_id for output in outputs):
                 assert scheduler.stats().waiting > 0, "there was meant to be a crowd"
                 return
         raise AssertionError(f"it waited {MAX_WAIT} steps")

@@ -56,7 +56,9 @@ class Fair(SchedulingPolicy):
     def _turn(self, request: RequestView) -> _Turn:
         account = self._accounts.get(request.caller)
         if account is None:
-            account = self._accounts[request.caller] = self._idle.pop(request.caller, None) or _Account()
+            idle = request.caller in self._idle
+            account = self._idle.pop(request.caller) if idle else _Account()
+            self._accounts[request.caller] = account
         turn = account.turns.get(request.request_id)
         return turn or account.take_turn(request, self._now)
 
