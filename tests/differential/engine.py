@@ -41,6 +41,8 @@ class Arrival:
     ask: Ask
     leaves: int | Literal["prefill"] | None = None
     """After so many tokens, or while its prompt is half computed; None stays."""
+    priority: int = 0
+    caller: str = ""
     abort_lag: int = 0
     """Steps until the engine hears of a stop string or of a client that has gone."""
 
@@ -105,10 +107,16 @@ class Engine:
 
     def mix(self, arrivals: Sequence[Arrival]) -> list[Outcome]:
         """All of them, as they come and go; an outcome each."""
-        clients = [_Client(arrival, self.requests(arrival.ask), self._tokenizer) for arrival in arrivals]
+        clients = [_Client(arrival, self._sent(arrival), self._tokenizer) for arrival in arrivals]
         self._drive(clients)
         self._count(clients)
         return [client.outcome() for client in clients]
+
+    def _sent(self, arrival: Arrival) -> list[AddRequest]:
+        return [
+            msgspec.structs.replace(request, priority=arrival.priority, caller=arrival.caller)
+            for request in self.requests(arrival.ask)
+        ]
 
     # ---- steps ----
 

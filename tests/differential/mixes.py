@@ -71,8 +71,14 @@ def draw(seed: int, model: Model) -> Mix:
 
 
 def _arrival(rng: random.Random, ask: Ask) -> Arrival:
-    leaves = rng.choice([None] * 9 + ["prefill", "prefill", 1, rng.randrange(2, 40)])
-    return Arrival(rng.choice([0, rng.randrange(150)]), ask, leaves, abort_lag=rng.choice([0, 0, 1, 3]))
+    return Arrival(
+        rng.choice([0, rng.randrange(150)]),
+        ask,
+        leaves=rng.choice([None] * 9 + ["prefill", "prefill", 1, rng.randrange(2, 40)]),
+        priority=rng.randrange(-2, 3),
+        caller=rng.choice("abc"),
+        abort_lag=rng.choice([0, 0, 1, 3]),
+    )
 
 
 def _config(rng: random.Random, groups: int) -> Config:
@@ -82,6 +88,7 @@ def _config(rng: random.Random, groups: int) -> Config:
         model=MODEL,
         cache=CacheConfig(num_gpu_blocks_override=blocks, enable_prefix_caching=rng.random() < 0.75),
         scheduler=SchedulerConfig(
+            scheduling_policy=rng.choice(["fcfs", "priority", "fair"]),
             max_num_seqs=seats,
             max_num_batched_tokens=max(seats, rng.choice([16, 33, 64, 512])),
         ),
