@@ -19,7 +19,8 @@ class DraftRequest:
     """Prompt and all output so far; read only."""
     num_prompt: int
     most: int
-    """Drafts that are of use at most: the context and ``max_tokens`` end there."""
+    """Drafts that are of use at most: ``--num-speculative-tokens``, or fewer where the context or
+    ``max_tokens`` end. 0: none."""
     params: SamplingParams
     seed: int
     choice: int

@@ -41,7 +41,7 @@ class SpeculatorContract:
         speculator = self.make_speculator(self.spec())
         for requests in _steps(histories(6)):
             for request, drafts in zip(requests, speculator.propose(requests), strict=True):
-                assert len(drafts) <= min(request.most, self.speculation().num_speculative_tokens)
+                assert len(drafts) <= request.most
                 assert all(type(token) is int and 0 <= token < MODEL.vocab_size for token in drafts)
         speculator.close()
 
@@ -98,7 +98,7 @@ def histories(count: int) -> list[DraftRequest]:
                 request_id=f"request-{number}",
                 token_ids=text,
                 num_prompt=5,
-                most=source.randrange(1, 7),
+                most=source.randrange(1, NUM_DRAFTS + 1),
                 params=SamplingParams(temperature=float(number % 2)),
                 seed=number,
                 choice=0,

@@ -62,6 +62,16 @@ class EngineCollector(Collector):
             ("preemptions", "Requests set back to make room for others.", stats.preemptions),
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
+            ("draft_tokens", "Tokens that a speculator proposed and the model verified.", stats.draft_tokens),
+            (
+                "accepted_tokens",
+                "Of those, the ones the model would have sampled too.",
+                stats.accepted_tokens,
+            ),
+            ("forced_tokens", "Tokens that a grammar left no choice about.", stats.forced_tokens),
+            ("kv_offload_queries", "Prompt tokens looked up in the KV connector.", stats.offload_queries),
+            ("kv_offload_hits", "Prompt tokens loaded from the KV connector.", stats.offload_hits),
+            ("copied_blocks", "KV blocks copied because two requests went on from one.", stats.copied_blocks),
         ):
             yield CounterMetricFamily(f"llmkit_{name}", help_text, value=count)
 

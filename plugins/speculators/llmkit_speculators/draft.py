@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from llmkit import StartupError
 from llmkit.contracts import DraftEngine, DraftRequest, SpeculatorSpec
@@ -26,20 +25,19 @@ def open_drafter(spec: SpeculatorSpec) -> DraftModel:
             f"--draft-model {wanted.draft_model}: it knows {engine.vocab_size} tokens and the model "
             f"{spec.vocab_size}; both must have one vocabulary"
         )
-    return DraftModel(engine, spec.vocab_size, wanted.num_speculative_tokens)
+    return DraftModel(engine, spec.vocab_size)
 
 
 class DraftModel:
     """Owns the draft engine."""
 
-    def __init__(self, engine: DraftEngine, vocab_size: int, num_drafts: int) -> None:
+    def __init__(self, engine: DraftEngine, vocab_size: int) -> None:
+        """``vocab_size``: of the model that is drafted for."""
         self._engine = engine
         self._vocab_size = vocab_size
-        self._num_drafts = num_drafts
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
-        shorter = [replace(request, most=min(request.most, self._num_drafts)) for request in requests]
-        return [self._known(drafts) for drafts in self._engine.propose(shorter)]
+        return [self._known(drafts) for drafts in self._engine.propose(requests)]
 
     def forget(self, request_ids: Sequence[str]) -> None:
         """What it computed for them stays in its prefix cache until the room is needed."""

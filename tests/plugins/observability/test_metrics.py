@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from llmkit.contracts import EngineStats, Services
+from llmkit_observability.metrics import EngineCollector
 from tests.core.server.local_front import LocalFront, State, server_config, serving
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -43,6 +47,14 @@ async def test_gauges_follow_the_engine() -> None:
         assert after["llmkit_requests_running"] == 0
         assert after["llmkit_requests_finished_total[abort]"] == 1
         assert after["llmkit_generation_tokens_total"] == 1
+
+
+def test_no_counter_of_the_engine_is_missing() -> None:
+    fields = EngineStats.__struct_fields__
+    stats = EngineStats(**{name: 1000 + number for number, name in enumerate(fields)})
+    collector = EngineCollector(cast("Services", SimpleNamespace(stats=lambda: stats)))
+    shown = [sample.value for metric in collector.collect() for sample in metric.samples]
+    assert set(map(float, range(1000, 1000 + len(fields)))) <= set(shown)
 
 
 async def test_each_request_is_counted_once() -> None:

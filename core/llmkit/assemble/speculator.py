@@ -1,0 +1,31 @@
+"""The speculator that was asked for, with a second model where it wants one."""
+
+from __future__ import annotations
+
+from llmkit.assemble.draft import Build, DraftedFor, open_draft
+from llmkit.contracts.speculator import DraftEngine, Speculator, SpeculatorSpec
+from llmkit.contracts.weights import Progress
+from llmkit.errors import UsageError
+from llmkit.messages import Choice
+from llmkit.registry import Registry
+
+
+def make_speculator(
+    target: DraftedFor, components: Registry, build: Build, progress: Progress
+) -> tuple[Speculator | None, tuple[Choice, ...]]:
+    """None, and nothing chosen, without ``--speculator``. ``build`` makes the engine of a draft model.
+
+    :raises UsageError: a setting of it is not honoured. :raises StartupError: it cannot serve this model.
+    """
+    wanted = target.config.speculation
+    if wanted.speculator is None:
+        if wanted.draft_model is not None:
+            raise UsageError(f"--draft-model {wanted.draft_model}: nothing drafts; add --speculator draft")
+        return None, ()
+
+    def open_named(reference: str) -> DraftEngine:
+        return open_draft(reference, target, components, build, progress)
+
+    spec = SpeculatorSpec(target.config, target.vocab_size, target.max_model_len, open_named)
+    choice = components.choose("speculator", wanted.speculator, spec)
+    return components.create("speculator", choice.name, spec), (choice,)
