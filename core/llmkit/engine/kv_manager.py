@@ -20,15 +20,15 @@ class PrefixHit:
     tables: list[list[int]]
     """Blocks of each group, NULL_BLOCK where a sliding group needs none. All of equal length."""
     copy: bool
-    """The hit covers every token: the last block is copied, for its last token is written again."""
+    """The request will write to the last block, which others read: it gets a copy of it."""
 
 
 class KVManager:
     """Owns the pool and, through it, the block tables of every request.
 
     Tables of all groups have the same length: entry ``i`` stands for tokens ``i * block_size`` and on.
-    What is asked (:meth:`missing`, :meth:`fitting`, :meth:`find_prefix`) changes nothing; what is done
-    (:meth:`start`, :meth:`grow`) may assume that it was asked.
+    What is asked (:meth:`missing`, :meth:`fitting`, :meth:`find_prefix`, :meth:`fork`) changes nothing;
+    what is done (:meth:`start`, :meth:`grow`) may assume that it was asked.
     """
 
     def __init__(self, layout: KVLayout, block_size: int, chunk: int, *, caching: bool) -> None:
@@ -40,6 +40,8 @@ class KVManager:
         self._chunk = chunk
         self._caching = caching
         self._copy_sources: list[int] = []
+        self.num_copied = 0
+        """Blocks copied because two requests went on from one, since the start."""
 
     # ---- asked ----
 
@@ -91,9 +93,29 @@ class KVManager:
             tables.append([NULL_BLOCK] * min(first, length) + [b for b in blocks[first:length] if b])
         return PrefixHit(num_tokens, tables, copy=num_tokens < length * self._block_size)
 
+    def fork(self, leader: Request, request: Request) -> PrefixHit | None:
+        """What a waiting request may take from a running one with the same prompt: all of it that is done.
+
+        Full blocks are shared, cached or not; a partly filled one is copied. None while the leader has
+        not computed the prompt, once it is preempted, and where its window has passed what is needed.
+        """
+        assert leader.root == request.root, "a request may not read the KV of another salt or plugin key"
+        num_tokens = min(leader.num_prompt_tokens, len(request.tokens) - 1)
+        if not leader.tables or leader.num_done < num_tokens:
+            return None
+        length = -(-num_tokens // self._block_size)
+        tables = []
+        for table, gone, window in zip(leader.tables, leader.freed, self._windows, strict=True):
+            first = self._first_needed(num_tokens, window)
+            if gone > first:
+                return None
+            tables.append([NULL_BLOCK] * min(first, length) + table[first:length])
+        return PrefixHit(num_tokens, tables, copy=num_tokens < length * self._block_size)
+
     def needed_to_start(self, request: Request, hit: PrefixHit) -> int:
         """Free blocks a waiting request will take until its known tokens and one block more are computed."""
-        shared = sum(self.pool.refs(block) > 0 for table in hit.tables for block in table if block)
+        kept = [table[:-1] if hit.copy else table for table in hit.tables]
+        shared = sum(self.pool.refs(block) > 0 for table in kept for block in table if block)
         return self._ahead(request) - shared
 
     # ---- done ----
@@ -115,6 +137,7 @@ class KVManager:
             copies.append((table[-1], fresh))
             self._copy_sources.append(table[-1])
             table[-1] = fresh
+        self.num_copied += len(copies)
         return copies
 
     def grow(self, request: Request, num_tokens: int) -> list[list[int]]:
