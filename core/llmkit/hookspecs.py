@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         RegisterAttention,
         RegisterCommand,
         RegisterExecutor,
+        RegisterGrammar,
         RegisterLinearMethod,
         RegisterLoader,
         RegisterModel,
@@ -209,6 +210,20 @@ def register_attention_backends(register: RegisterAttention) -> None:
 
 
 # ---- the front process ----
+
+
+@hookspec
+def register_grammar_backends(register: RegisterGrammar) -> None:
+    """Offer backends that constrain an answer to a schema, an expression, a grammar or a list.
+
+    Called once in every process. Must not import torch, nor the backend's library: ``factory(spec, options)``
+    does, and runs in the process that compiles and in the engine process, never in the front process.
+
+    :param register: ``register(name, factory, refuses=refuses, priority=0)``.
+    :raises DuplicateName: the name is taken.
+
+    Chosen by: ``--grammar-backend``; ``auto`` asks them in turn until one honours the request. Since 0.1.
+    """
 
 
 @hookspec

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from llmkit.assemble.engine import build_engine
 from llmkit.assemble.front import prepare_hooks
+from llmkit.assemble.grammars import grammar_compiler
 from llmkit.assemble.model import open_frontend, open_model
 from llmkit.config import sources
 from llmkit.config.flags import needed
@@ -24,6 +25,7 @@ from llmkit.events import PositionLogprobs
 from llmkit.fold import ChoiceFold, FoldedChoice
 from llmkit.frontend.check import check_prompt
 from llmkit.frontend.fields import check_text
+from llmkit.frontend.grammars import grammar_spec
 from llmkit.frontend.output import OutputPipeline
 from llmkit.frontend.prepare import Prepared, Preparer
 from llmkit.frontend.requests import Attachments, Limits, make_requests
@@ -94,8 +96,13 @@ class LLM:
         self._chat = front.chat
         self._defaults = front.generation_defaults
         self._hooks = prepare_hooks(plugins)
+        if config.model.grammar_backend != "auto":
+            plugins.registry.get("grammar", config.model.grammar_backend)  # a wrong name ends the start
         built = build_engine(config, opened.files, opened.info, plugins.registry, _no_progress)
         self._limits = Limits.of(built.ready, front, config.model.seed)
+        self._grammars = grammar_compiler(
+            config, plugins, lambda: grammar_spec(front.tokenizer, front.eos_ids, built.ready.vocab_size)
+        )
         self._turn = threading.RLock()
         self._engine: InprocClient | None = InprocClient(built.core, built.ready)
 
@@ -116,6 +123,7 @@ class LLM:
             engine, self._engine = self._engine, None
             if engine is not None:
                 engine.close()
+                self._grammars.close()
 
     def generate(
         self,
@@ -170,8 +178,14 @@ class LLM:
         for prompt_ids, wanted in zip(prompts, params, strict=True):
             check_prompt(prompt_ids, self._limits.vocab_size)
             prepared = self._prepare(prompt_ids, wanted)
+            structured = prepared.params.structured
             requests = make_requests(
-                prompt_ids, prepared.params, RequestContext(), self._limits, prepared.attachments
+                prompt_ids,
+                prepared.params,
+                RequestContext(),
+                self._limits,
+                prepared.attachments,
+                None if structured is None else self._grammars.compile_now(structured),
             )
             batch.take(requests)
         with self._turn:

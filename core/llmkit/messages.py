@@ -33,6 +33,14 @@ class CompiledGrammar(msgspec.Struct, frozen=True):
     """Token ids that end the reasoning; constrain only what follows them. Empty: everything."""
 
 
+class GrammarAnswer(msgspec.Struct, frozen=True):
+    """What the compiling process says to a :class:`~llmkit.types.StructuredOutput`: one of the two."""
+
+    grammar: CompiledGrammar | None = None
+    refusal: str | None = None
+    """Why it cannot be honoured, in words for the client."""
+
+
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     """One choice of one request; ``n`` choices are ``n`` of these with the same prompt.
 

@@ -25,6 +25,7 @@ FLAGS: Mapping[str, str] = {
     "executor": "--executor",
     "policy": "--scheduling-policy",
     "scheduler": "--scheduler",
+    "grammar": "--grammar-backend",
     "speculator": "--speculator",
     "routes": "--plugin",
     "command": "COMMAND",
@@ -39,6 +40,7 @@ NOUNS: Mapping[str, str] = {
     "ops": "set of operations",
     "attention": "attention backend",
     "policy": "scheduling policy",
+    "grammar": "grammar backend",
 }
 """Component kind -> what a message calls one, where that is not the kind itself."""
 

@@ -48,6 +48,7 @@ CALLS = {
     "register_linear_methods": ("linear", f"register('x', make, {FULL})"),
     "register_ops": ("ops", f"register('x', make, {FULL})"),
     "register_attention_backends": ("attention", f"register('x', make, {FULL})"),
+    "register_grammar_backends": ("grammar", f"register('x', make, {FULL})"),
     "register_routes": ("routes", "register('x', make)"),
 }
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+from collections.abc import Callable
 from typing import Any
 
+from llmkit.assemble.grammars import grammar_compiler
 from llmkit.assemble.launch import EngineLaunch, write_launch
 from llmkit.assemble.model import open_frontend, open_model
 from llmkit.config import Config
-from llmkit.contracts import Progress, RequestDraft
+from llmkit.contracts import GrammarSpec, Progress, RequestDraft
 from llmkit.frontend.front import Front, ModelAtHand
+from llmkit.frontend.grammars import GrammarCompiler
 from llmkit.frontend.prepare import PrepareHook
 from llmkit.plugins import Plugins
 
@@ -37,7 +40,12 @@ def build_front(config: Config, plugins: Plugins) -> Front:
             load_front=lambda: open_frontend(config, opened, plugins.registry),
         )
 
-    return Front(config, find_model, hooks=prepare_hooks(plugins))
+    def make_grammars(spec: Callable[[], GrammarSpec]) -> GrammarCompiler:
+        return grammar_compiler(config, plugins, spec)
+
+    if config.model.grammar_backend != "auto":
+        plugins.registry.get("grammar", config.model.grammar_backend)  # a wrong name ends the start
+    return Front(config, find_model, hooks=prepare_hooks(plugins), make_grammars=make_grammars)
 
 
 def prepare_hooks(plugins: Plugins) -> list[PrepareHook]:

@@ -40,6 +40,12 @@ class ModelConfig:
     generation_config: str = option(
         "auto", "where sampling defaults come from: auto (the model), vllm (none) or a directory"
     )
+    grammar_backend: str = option(
+        "auto",
+        "what constrains answers; auto asks xgrammar, then llguidance",
+        kind="grammar",
+        synonyms={"guidance": "llguidance"},
+    )
     chat_template: str | None = option(None, "a Jinja file, or the template itself")
     seed: int = option(0, "of dummy weights, and of requests that give none where it is not 0", minimum=0)
     deterministic: bool = option(

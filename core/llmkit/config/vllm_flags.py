@@ -134,6 +134,7 @@ def _same() -> Iterator[VllmFlag]:
 def _renamed() -> Iterator[VllmFlag]:
     yield from _rows("renamed", "--quantization", values="-q")
     yield from _rows("renamed", "--log-level", values="--uvicorn-log-level")
+    yield from _rows("renamed", "--grammar-backend", values="--guided-decoding-backend")
     yield from _rows("renamed", "--speculator", values="--spec-method")
     yield from _rows("renamed", "--draft-model", values="--spec-model --speculative-model")
     yield from _rows("renamed", "--num-speculative-tokens", values="--spec-tokens")
@@ -202,8 +203,8 @@ def _not_yet() -> Iterator[VllmFlag]:
     )
     yield from _rows(
         status,
-        "output cannot be constrained",
-        values="--structured-outputs-config --guided-decoding-backend",
+        "write --grammar-backend for its backend",
+        values="--structured-outputs-config",
     )
     yield from _rows(
         status,

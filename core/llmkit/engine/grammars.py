@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,8 @@ from llmkit.messages import AddRequest, CompiledGrammar
 
 MAX_LOADED = 64
 """Grammars kept for requests to come, besides those in use."""
+MAX_MASK_S = 1.0
+"""CPU time of one mask: a grammar that takes longer delays everybody and ends its request."""
 MAX_AHEAD = 16
 """Forced tokens put in front of a step's drafts."""
 _LOADERS = 2
@@ -70,7 +73,10 @@ class GrammarManager:
             self.remove(request_id)
             raise ValueError(f"the grammar could not be loaded: {type(error).__name__}: {error}") from error
         assert self._backends.ends is not None, "a grammar was loaded"
-        self._states[request_id] = _State(matcher, self._backends.ends, source.after)
+        state = self._states[request_id] = _State(matcher, self._backends.ends, source.after)
+        if state.failed:
+            self.remove(request_id)
+            raise ValueError(state.failed)
         return True
 
     @property
@@ -211,6 +217,8 @@ class _State:
     tail: tuple[int, ...] = ()
     """The last tokens of the reasoning that ``after`` has not ended yet."""
     begun: bool = False
+    failed: str = ""
+    """Why it can give no mask any more; told by the next ``accept``."""
     path: list[int] = field(default_factory=list)
     ahead: list[MaskRow | None] = field(default_factory=list)
 
@@ -219,15 +227,19 @@ class _State:
         self.ahead = [self._mask() if self.begun else None]
 
     def accept(self, tokens: Sequence[int]) -> int | None:
+        if self.failed:
+            raise ValueError(self.failed)
         seen = 0
         for index, token in enumerate(tokens):
             if not self.begun:
                 self._reason(token)
             elif token in self.ends.ids and _allows(self.ahead[seen], token):
                 return index
-            elif not self.matcher.accept(token):
-                raise ValueError(f"token {token} came where the grammar does not allow it")
+            elif not self._take(token):
+                raise ValueError(self.failed or f"token {token} came where the grammar does not allow it")
             seen = self._follow(seen, token)
+            if self.failed:
+                raise ValueError(self.failed)
             if self._complete(self.ahead[seen]):
                 return index
         del self.path[:seen], self.ahead[:seen]
@@ -238,7 +250,7 @@ class _State:
             return list(drafts[:most]), 0
         self._forget()
         given, forced = list(drafts), 0
-        while len(self.path) < most:
+        while len(self.path) < most and not self.failed:
             token = self._only(self.ahead[-1]) if len(self.path) == forced < MAX_AHEAD else None
             if token is not None:
                 forced += 1
@@ -247,13 +259,12 @@ class _State:
                 token = given.pop(0)
             else:
                 break
-            accepted = self.matcher.accept(token)
-            assert accepted, "the mask allows it"
+            if not self._take(token):
+                break
             self.path.append(token)
             self.ahead.append(self._mask())
-        if self.path:
-            self.matcher.rollback(len(self.path))
-        return list(self.path), forced
+        self._back(len(self.path))
+        return list(self.path), min(forced, len(self.path))
 
     def rows(self, drafts: Sequence[int]) -> Sequence[MaskRow | None]:
         """Masks of the next token and of that behind each draft; behind a draft that may not come, where
@@ -272,15 +283,14 @@ class _State:
                 mask = self._mask() if self.begun else None
             elif self.ahead[-1] is self.ends.mask:
                 mask = self.ends.mask
-            elif token not in self.ends.ids and self.matcher.accept(token):
+            elif token not in self.ends.ids and self._take(token):
                 taken += 1
                 mask = self._mask()
             else:
                 mask = self.ends.mask
             self.path.append(token)
             self.ahead.append(mask)
-        if taken:
-            self.matcher.rollback(taken)
+        self._back(taken)
         self.begun, self.tail = begun, tail
 
     def _follow(self, seen: int, token: int) -> int:
@@ -298,10 +308,32 @@ class _State:
         self.tail = (*self.tail, token)[-len(self.after) :]
         self.begun = self.tail == self.after
 
+    def _take(self, token: int) -> bool:
+        try:
+            return self.matcher.accept(token)
+        except Exception as error:  # noqa: BLE001 - a plugin's code: ends this request alone
+            self.failed = f"the grammar failed: {type(error).__name__}: {error}"
+            return False
+
+    def _back(self, count: int) -> None:
+        try:
+            if count:
+                self.matcher.rollback(count)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.failed = f"the grammar failed: {type(error).__name__}: {error}"
+
     def _mask(self) -> MaskRow:
+        """Where the grammar is now; the end tokens' once it has failed."""
         mask = np.zeros_like(self.ends.mask)
-        self.matcher.fill_mask(mask)
-        return mask
+        began_s = time.thread_time()
+        try:
+            self.matcher.fill_mask(mask)
+        except Exception as error:  # noqa: BLE001 - a plugin's code: ends this request alone
+            self.failed = f"the grammar failed: {type(error).__name__}: {error}"
+        else:
+            if time.thread_time() - began_s > MAX_MASK_S:
+                self.failed = "the grammar is too costly: one step of it takes more than a second"
+        return self.ends.mask if self.failed else mask
 
     def _complete(self, mask: MaskRow | None) -> bool:
         """Whether an end token may come and nothing else."""

@@ -83,7 +83,7 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
     _logit_bias(params.logit_bias, vocab_size)
     texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
     _allowed(params.allowed_token_ids, vocab_size)
-    _structured(params.structured)
+    check_structured(params.structured)
     _plugin_args(params.plugin_args)
     _choices(params)
 
@@ -103,6 +103,29 @@ def check_truncation(most: Any) -> None:
                 param="truncate_prompt_tokens",
                 code="invalid_value",
             )
+
+
+def check_structured(wanted: Any) -> None:
+    """Its source is judged by whoever compiles it. :raises RequestError: it is no text of bearable length."""
+    if wanted is None:
+        return
+    if not isinstance(wanted, StructuredOutput):
+        raise wrong_type("structured", wanted, "a StructuredOutput")
+    if wanted.kind not in _STRUCTURED_KINDS:
+        raise RequestError(
+            f"structured.kind is {shown(wanted.kind)}; it may be {listing(_STRUCTURED_KINDS)}",
+            param="structured",
+            code="invalid_value",
+        )
+    if not isinstance(wanted.source, str):
+        raise wrong_type("structured", wanted.source, "text")
+    check_text("structured", wanted.source)
+    if len(wanted.source) > MAX_GRAMMAR_CHARS:
+        raise RequestError(
+            f"structured has {len(wanted.source)} characters; it may have at most {MAX_GRAMMAR_CHARS}",
+            param="structured",
+            code="string_above_max_length",
+        )
 
 
 def check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:
@@ -292,29 +315,6 @@ def _allowed(allowed: Any, vocab_size: int) -> None:
             "allowed_token_ids is empty; nothing could be sampled",
             param="allowed_token_ids",
             code="invalid_value",
-        )
-
-
-def _structured(wanted: Any) -> None:
-    """Its source is judged by whoever compiles it."""
-    if wanted is None:
-        return
-    if not isinstance(wanted, StructuredOutput):
-        raise wrong_type("structured", wanted, "a StructuredOutput")
-    if wanted.kind not in _STRUCTURED_KINDS:
-        raise RequestError(
-            f"structured.kind is {shown(wanted.kind)}; it may be {listing(_STRUCTURED_KINDS)}",
-            param="structured",
-            code="invalid_value",
-        )
-    if not isinstance(wanted.source, str):
-        raise wrong_type("structured", wanted.source, "text")
-    check_text("structured", wanted.source)
-    if len(wanted.source) > MAX_GRAMMAR_CHARS:
-        raise RequestError(
-            f"structured has {len(wanted.source)} characters; it may have at most {MAX_GRAMMAR_CHARS}",
-            param="structured",
-            code="string_above_max_length",
         )
 
 

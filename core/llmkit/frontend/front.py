@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmkit.config import Config
-from llmkit.contracts import CheckpointInfo, EngineReady, ModelFiles, Progress
+from llmkit.contracts import CheckpointInfo, EngineReady, GrammarSpec, ModelFiles, Progress
 from llmkit.errors import Draining, EngineDead, LlmkitError
 from llmkit.frontend.client_mp import OUT_SOCKET, SocketEngineClient
 from llmkit.frontend.engine_process import EngineDirectory, EngineProcess, describe_exit, engine_command
 from llmkit.frontend.generate import FrontGenerator
+from llmkit.frontend.grammars import GrammarCompiler, grammar_spec
 from llmkit.frontend.prepare import PrepareHook, Preparer
 from llmkit.frontend.requests import Limits
 from llmkit.frontend.services import FrontModel, FrontServices, served_model
@@ -50,6 +51,9 @@ class ModelAtHand:
     """Tokenizer and template; may take seconds."""
 
 
+MakeGrammars = Callable[[Callable[[], GrammarSpec]], GrammarCompiler]
+"""Given what makes the vocabulary, which takes a moment and is called with the first grammar."""
+
 FindModel = Callable[[Progress], ModelAtHand]
 """Find the model, fetching it if need be; may take as long as a download does. Runs in a thread."""
 
@@ -67,9 +71,12 @@ class Front:
         find_model: FindModel,
         *,
         hooks: Sequence[PrepareHook] = (),
+        make_grammars: MakeGrammars | None = None,
         command: Sequence[str] | None = None,
     ) -> None:
-        """``command`` starts the engine; this installation's own if None."""
+        """``command`` starts the engine; this installation's own if None. Without ``make_grammars``,
+        structured output is refused.
+        """
         self.services = FrontServices(config)
         self.died = asyncio.Event()
         """Set once the engine is gone, or could not start, without having been asked to go."""
@@ -82,6 +89,8 @@ class Front:
         self._config = config
         self._find_model = find_model
         self._preparer = Preparer(hooks)
+        self._make_grammars = make_grammars
+        self._grammars: GrammarCompiler | None = None
         self._command = list(command) if command is not None else engine_command()
         self._state = self._search = FrontState("starting", "looking for the model")
         self._life: asyncio.Task[None] | None = None
@@ -185,8 +194,18 @@ class Front:
     ) -> None:
         config = self._config
         limits = Limits.of(ready, front_model, config.model.seed)
+        if self._make_grammars is not None:
+            self._grammars = self._make_grammars(
+                lambda: grammar_spec(front_model.tokenizer, front_model.eos_ids, ready.vocab_size)
+            )
         self._generator = FrontGenerator(
-            client, front_model.tokenizer, limits, config, self._preparer, self.services.observers
+            client,
+            front_model.tokenizer,
+            limits,
+            config,
+            self._preparer,
+            self.services.observers,
+            self._grammars,
         )
         served = served_model(config, model.files.name, model.files.path, ready.max_model_len)
         self.services.complete(front_model, self._generator, served, lambda: client.stats)
@@ -235,6 +254,8 @@ class Front:
         """Let go of everything; idempotent."""
         if self._generator is not None and not self.died.is_set():
             self._generator.close(lambda: Draining("the server has stopped"))
+        if self._grammars is not None:
+            self._grammars.close()
         if self._process is not None:
             await self._process.stop()
         if self._exit_watch is not None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from llmkit.config import Config
 from llmkit.contracts import (
     AddRequest,
+    CompiledGrammar,
     EngineClient,
     Event,
     Finished,
@@ -19,8 +20,9 @@ from llmkit.contracts import (
     Tokenizer,
     Usage,
 )
-from llmkit.errors import EngineError
+from llmkit.errors import EngineError, RequestError
 from llmkit.frontend.check import check_choices, check_priority, check_prompt
+from llmkit.frontend.grammars import GrammarCompiler
 from llmkit.frontend.observers import Observer, Observers, RequestNotes
 from llmkit.frontend.output import OutputPipeline
 from llmkit.frontend.prepare import Preparer
@@ -48,13 +50,16 @@ class FrontGenerator:
         config: Config,
         preparer: Preparer,
         observers: Observers | None = None,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
+        """Without ``grammars``, structured output is refused."""
         self._client = client
         self._tokenizer = tokenizer
         self._texts = Texts(tokenizer, limits.max_model_len)
         self._limits = limits
         self._preparer = preparer
         self._observers = observers or Observers()
+        self._grammars = grammars
         self._room = Room(config.scheduler.max_num_seqs + config.scheduler.max_queue)
         self._policy = config.scheduler.scheduling_policy
         self._logs_requests = config.server.enable_log_requests
@@ -94,7 +99,10 @@ class FrontGenerator:
                 prompt = await self._texts.prompt_ids(prompt, add_special_tokens=add_special_tokens)
             check_prompt(prompt, self._limits.vocab_size)
             prepared = await self._preparer.run(prompt, params, context)
-            requests = make_requests(prompt, prepared.params, context, self._limits, prepared.attachments)
+            grammar = await self._grammar_of(prepared.params)
+            requests = make_requests(
+                prompt, prepared.params, context, self._limits, prepared.attachments, grammar
+            )
             # A plugin may have changed n.
             self._room.leave(held)
             held = 0
@@ -118,6 +126,13 @@ class FrontGenerator:
     async def detokenize(self, ids: Sequence[int], name: str = "tokens") -> str:
         """As ``contracts.Generator.detokenize``."""
         return await self._texts.decode(ids, name)
+
+    async def _grammar_of(self, params: SamplingParams) -> CompiledGrammar | None:
+        if params.structured is None:
+            return None
+        if self._grammars is None:
+            raise RequestError("structured output is not available here", param="structured")
+        return await self._grammars.compile(params.structured)
 
     def _check_open(self) -> None:
         if self._closed is not None:

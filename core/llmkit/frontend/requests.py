@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from llmkit.contracts import AddRequest, EngineReady, RequestContext, SamplingParams
+from llmkit.contracts import AddRequest, CompiledGrammar, EngineReady, RequestContext, SamplingParams
 from llmkit.frontend.check import check_params, check_salt, resolve_max_tokens
 from llmkit.frontend.services import FrontModel
 
@@ -53,6 +53,7 @@ def make_requests(
     context: RequestContext,
     limits: Limits,
     attachments: Attachments,
+    grammar: CompiledGrammar | None = None,
 ) -> list[AddRequest]:
     """``params.n`` requests with one prompt, one seed and ids of their own.
 
@@ -84,6 +85,7 @@ def make_requests(
             cache_salt=context.cache_salt,
             cache_keys=attachments.cache_keys,
             plugin_data=attachments.plugin_data,
+            grammar=grammar,
         )
         for choice in range(params.n)
     ]

@@ -28,6 +28,7 @@ KINDS: Mapping[str, str] = {
     "register_linear_methods": "linear",
     "register_ops": "ops",
     "register_attention_backends": "attention",
+    "register_grammar_backends": "grammar",
     "register_routes": "routes",
 }
 """Hook -> kind of component it registers."""

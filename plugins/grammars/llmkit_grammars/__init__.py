@@ -1,0 +1,1 @@
+"""Grammar backends: xgrammar and llguidance, and what each of them honours."""

@@ -1,0 +1,23 @@
+"""Lists of texts of which the answer is one."""
+
+from __future__ import annotations
+
+import json
+
+MAX_CHOICES = 4096
+MAX_CHARS = 1 << 18
+
+
+def parse_choices(source: str) -> list[str]:
+    """:raises ValueError: it is no list of some texts, none of them empty."""
+    try:
+        choices = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the choices are no JSON: {error}") from None
+    if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
+        raise ValueError("the choices must be a list of strings")
+    if not choices or "" in choices:
+        raise ValueError("there must be at least one choice, and none may be empty")
+    if len(choices) > MAX_CHOICES or sum(map(len, choices)) > MAX_CHARS:
+        raise ValueError(f"there may be at most {MAX_CHOICES} choices with {MAX_CHARS} characters together")
+    return list(dict.fromkeys(choices))

@@ -1,0 +1,159 @@
+"""The compiling process: what it refuses, what it survives, and that it does each thing once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from llmkit import EngineError, RequestError, UsageError
+from llmkit.assemble.front import build_front
+from llmkit.assemble.grammar_main import answer
+from llmkit.assemble.grammars import grammar_compiler
+from llmkit.config import Config, sources
+from llmkit.contracts import CompiledGrammar, GrammarBackend, StructuredOutput
+from llmkit.frontend.grammars import DEADLINE_S, GrammarCompiler
+from llmkit.plugins import load_plugins
+from llmkit.testing.components import create
+from llmkit.testing.grammars import SPEC, accepts
+
+from .hostile import HOSTILE
+
+YES = StructuredOutput("choice", '["yes", "no"]')
+PATTERN = StructuredOutput("json", '{"type": "string", "pattern": "^a.$"}')
+
+
+def compiler_of(**settings: str) -> GrammarCompiler:
+    config: Config = sources.load(settings, {}).config
+    return grammar_compiler(config, load_plugins(config.plugins), lambda: SPEC)
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[GrammarCompiler]:
+    compiler = compiler_of()
+    compiler.compile_now(YES)
+    yield compiler
+    compiler.close()
+
+
+def refusal(compiler: GrammarCompiler, wanted: StructuredOutput) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        compiler.compile_now(wanted)
+    assert caught.value.param == "structured"
+    return caught.value
+
+
+def test_the_first_backend_that_honours_it_is_taken(compiler: GrammarCompiler) -> None:
+    for wanted, backend in ((YES, "xgrammar"), (PATTERN, "llguidance")):
+        compiled = compiler.compile_now(wanted)
+        assert compiled.backend == backend
+        grammar = create("grammar", backend, SPEC).load(compiled.data)
+        assert [accepts(grammar, text) for text in ("yes", '"ab"', "no", "yess", "")] == [
+            backend == "xgrammar", backend == "llguidance", backend == "xgrammar", False, False,
+        ]  # fmt: skip
+
+
+def test_a_refusal_has_the_words_of_whoever_refuses(compiler: GrammarCompiler) -> None:
+    same = refusal(compiler, StructuredOutput("json", '{"type": "objekt"}'))
+    assert str(same).startswith('structured: #/type is "objekt"; it must be one of array')
+    assert (same.status, same.code) == (400, "invalid_value")
+    both = refusal(compiler, StructuredOutput("grammar", 'root ::= "a" |'))
+    assert "xgrammar: " in str(both)
+    assert "llguidance: " in str(both)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_hostile_is_refused_in_time(compiler: GrammarCompiler, name: str) -> None:
+    began = time.monotonic()
+    assert refusal(compiler, HOSTILE[name]).status == 400
+    # A guard against a hang: the deadline is kept by the child itself, whatever else runs.
+    assert time.monotonic() - began < DEADLINE_S + 10
+    compiler.compile_now(StructuredOutput("choice", f'["after {name}"]'))
+
+
+def test_a_grammar_that_says_nothing_is_refused(compiler: GrammarCompiler) -> None:
+    assert "only the empty text" in str(refusal(compiler, StructuredOutput("regex", "")))
+    assert "satisf" in str(
+        refusal(compiler, StructuredOutput("json", '{"type": "array", "minItems": 2, "items": false}'))
+    )
+
+
+def test_equal_grammars_are_compiled_once(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    ask = compiler._process.ask
+
+    def counting(question: bytes) -> bytes:
+        asked.append(question)
+        return ask(question)
+
+    monkeypatch.setattr(compiler._process, "ask", counting)
+    wanted = StructuredOutput("choice", '["once"]')
+    results: list[CompiledGrammar] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(compiler.compile_now(wanted))) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(asked) == 1
+    assert results == [results[0]] * 6
+    wrong = StructuredOutput("choice", "[]")
+    assert str(refusal(compiler, wrong)) == str(refusal(compiler, wrong))
+    assert len(asked) == 2, "a refusal is remembered, too"
+
+
+def test_what_was_too_costly_may_be_asked_again(compiler: GrammarCompiler) -> None:
+    costly = HOSTILE["repeats-within-repeats"]
+    assert "too costly" in str(refusal(compiler, costly))
+    assert costly not in compiler._known
+
+
+async def test_waiting_does_not_hold_the_event_loop(compiler: GrammarCompiler) -> None:
+    assert await compiler.compile(YES) == compiler.compile_now(YES)
+    assert (await compiler.compile(StructuredOutput("choice", '["later"]'))).backend == "xgrammar"
+
+
+def test_a_killed_process_is_started_again_with_the_backend_asked_for_alone() -> None:
+    compiler = compiler_of(grammar_backend="llguidance")
+    assert compiler.compile_now(YES).backend == "llguidance"
+    process = compiler._process._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    assert compiler.compile_now(PATTERN).backend == "llguidance"
+    assert compiler._process._process is not process
+    ebnf = refusal(compiler, StructuredOutput("grammar", 'root ::= "a"'))
+    assert str(ebnf) == "structured: llguidance reads Lark, whose rules have ':' alone"
+    compiler.close()
+    compiler.close()
+    with pytest.raises(EngineError, match="has been stopped"):
+        compiler.compile_now(StructuredOutput("choice", '["new"]'))
+
+
+def test_a_backend_that_nobody_has_ends_the_start() -> None:
+    config = sources.load({"grammar_backend": "outlines"}, {}).config
+    with pytest.raises(UsageError, match="--grammar-backend: no grammar backend is called 'outlines'"):
+        build_front(config, load_plugins(config.plugins))
+
+
+class Faulty:
+    """A backend whose grammars break in use."""
+
+    def compile(self, wanted: StructuredOutput) -> bytes:
+        return b""
+
+    def load(self, data: bytes) -> None:
+        raise RuntimeError("broken")
+
+
+def test_a_backend_that_fails_is_a_reason_not_a_crash() -> None:
+    backends: list[tuple[str, GrammarBackend]] = [("faulty", Faulty())]  # type: ignore[list-item]
+    assert answer(YES, SPEC, backends).refusal == "RuntimeError: broken"
+    backends.append(("llguidance", create("grammar", "llguidance", SPEC)))
+    found = answer(YES, SPEC, backends).grammar
+    assert found is not None
+    assert found.backend == "llguidance"
