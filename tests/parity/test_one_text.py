@@ -91,9 +91,9 @@ class Tap(Sampler):
         self._sampler = sampler
         self.logits: Tensor = torch.empty(0)
 
-    def sample(self, logits: Tensor, slots: Any, positions: Any, masks: Any) -> Samples:
+    def sample(self, logits: Tensor, rows: Any, masks: Any) -> Samples:
         self.logits = logits.clone()
-        return self._sampler.sample(logits, slots, positions, masks)
+        return self._sampler.sample(logits, rows, masks)
 
 
 @dataclass

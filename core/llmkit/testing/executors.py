@@ -8,129 +8,30 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmkit.config import CacheConfig, SchedulerConfig
-from llmkit.contracts import (
-    PLACEHOLDER,
-    Executor,
-    KVLayout,
-    NewRow,
-    RowPlan,
-    SamplePlan,
-    SamplingParams,
-    StepPlan,
-    StepResult,
-    WorkerReport,
-)
+from llmkit.contracts import PLACEHOLDER, Executor, SamplingParams, WorkerReport
 from llmkit.engine.layout import KVBudget, plan_layout
 from llmkit.errors import EngineError
+from llmkit.testing.executor_driver import GREEDY, TIMEOUT_S, Driver, Text
 
-GREEDY = SamplingParams(temperature=0)
 RANDOM = SamplingParams(temperature=1.0, top_p=0.95)
-TIMEOUT_S = 60.0
-
-
-@dataclass
-class Text:
-    """One request as the driver knows it."""
-
-    request_id: str
-    tokens: list[int]
-    num_prompt: int
-    tables: list[list[int]]
-    params: SamplingParams = GREEDY
-    seed: int = 7
-    computed: int = 0
-    told: int = 0
-    """Tokens that the workers know."""
-
-    @property
-    def output(self) -> list[int]:
-        return self.tokens[self.num_prompt :]
-
-
-@dataclass
-class Driver:
-    """Drives an executor by hand: hands out blocks, never takes one back, one step at a time."""
-
-    executor: Executor
-    layout: KVLayout
-    step: int = 0
-    next_block: int = 1
-    pending_new: list[NewRow] = field(default_factory=list)
-    pending_gone: list[str] = field(default_factory=list)
-    pending_copies: list[tuple[int, int]] = field(default_factory=list)
-
-    def blocks(self, num_tokens: int) -> list[list[int]]:
-        """Fresh blocks for so many tokens, a list for each group."""
-        tables = []
-        for group in self.layout.groups:
-            count = -(-num_tokens // group.spec.block_size)
-            tables.append(list(range(self.next_block, self.next_block + count)))
-            self.next_block += count
-        assert self.next_block <= self.layout.num_blocks, "the suite's pool is too small"
-        return tables
-
-    def enter(
-        self,
-        request_id: str,
-        prompt: Sequence[int],
-        *,
-        params: SamplingParams = GREEDY,
-        seed: int = 7,
-        output: Sequence[int] = (),
-        room: int = 12,
-    ) -> Text:
-        """A request whose blocks are enough for ``room`` more tokens; it enters with the next step."""
-        tokens = [*prompt, *output]
-        text = Text(
-            request_id, tokens, len(prompt), self.blocks(len(tokens) + room), params, seed, told=len(tokens)
-        )
-        self.pending_new.append(
-            NewRow(request_id, list(tokens), len(prompt), params, seed, 0, (), text.tables)
-        )
-        return text
-
-    def leave(self, text: Text) -> None:
-        self.pending_gone.append(text.request_id)
-
-    def launch(self, parts: Sequence[tuple[Text, int]], *, masks: bytes | None = None) -> Future[StepResult]:
-        """Run a step of ``(text, number of its next tokens)``."""
-        self.step += 1
-        rows = []
-        for text, count in sorted(parts, key=lambda part: part[1] > 1):
-            done = text.computed + count == len(text.tokens)
-            fresh = text.tokens[text.told :]
-            nothing: list[list[int]] = [[] for _ in self.layout.groups]
-            rows.append(RowPlan(text.request_id, text.computed, count, int(done), fresh, nothing))
-            text.computed += count
-            text.told = len(text.tokens)
-        plan = StepPlan(self.step, rows, self.pending_new, self.pending_gone, self.pending_copies)
-        self.pending_new, self.pending_gone, self.pending_copies = [], [], []
-        handle = self.executor.execute(plan)
-        mask_rows = list(range(sum(row.num_logits for row in rows))) if masks else []
-        return self.executor.sample(handle, SamplePlan(self.step, masks, mask_rows))
-
-    def run(self, parts: Sequence[tuple[Text, int]], *, masks: bytes | None = None) -> StepResult:
-        """:meth:`launch`, wait, and append what was sampled."""
-        result = self.launch(parts, masks=masks).result(timeout=TIMEOUT_S)
-        by_id = {text.request_id: text for text, _ in parts}
-        for row in result.rows:
-            by_id[row.request_id].tokens += row.token_ids
-        return result
-
-    def generate(self, texts: Sequence[Text], count: int, *, chunk: int = 1 << 30) -> list[list[int]]:
-        """Run all of them together until each has ``count`` output tokens; their outputs."""
-        while unfinished := [text for text in texts if len(text.output) < count]:
-            self.run([(text, min(chunk, len(text.tokens) - text.computed)) for text in unfinished])
-        return [text.output for text in texts]
+KINDS = (
+    GREEDY,
+    RANDOM,
+    SamplingParams(
+        temperature=0.9, repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=0.5, min_tokens=9
+    ),
+    SamplingParams(temperature=0, frequency_penalty=1.0, logit_bias={4: 2.0}, min_tokens=12),
+)
+"""Ways to sample that tell a row behind drafts from one that is not."""
 
 
 class ExecutorContract:
@@ -245,9 +146,7 @@ class ExecutorContract:
 
     def test_a_mask_leaves_only_what_it_allows(self, driver: Driver, report: WorkerReport) -> None:
         text = driver.enter("masked", PROMPT, params=RANDOM)
-        words = np.zeros(-(-report.vocab_size // 32), np.uint32)
-        words[33 // 32] = 1 << (33 % 32)
-        driver.run([(text, len(PROMPT))], masks=words.tobytes())
+        driver.run([(text, len(PROMPT))], masks=_only(33, report.vocab_size))
         assert text.output == [33]
 
     def test_a_mask_that_allows_nothing_fails_its_row_alone(
@@ -277,6 +176,110 @@ class ExecutorContract:
         assert len(entry.top) == 3
         assert all(math.isfinite(top.logprob) and top.logprob <= 0 for top in entry.top)
 
+    @pytest.mark.parametrize("kind", range(len(KINDS)))
+    def test_drafts_change_how_fast_tokens_come_and_never_which(self, driver: Driver, kind: int) -> None:
+        """Right drafts, wrong ones and none in one batch, beside the same requests without any."""
+        params = replace(KINDS[kind], logprobs=2)
+        more: dict[str, Any] = {"params": params, "end_ids": (7,), "bad_words": ((3,), (5, 11))}
+        plain = driver.enter("plain", PROMPT, room=24, **more)
+        expected = driver.generate([plain], 16)[0]
+        texts = [driver.enter(f"drafted {i}", PROMPT, room=24, **more) for i in range(2)]
+        driver.run([(text, len(PROMPT)) for text in texts])
+        steps = 0
+        while unfinished := [text for text in texts if len(text.output) < 16]:
+            drafts = {}
+            for number, text in enumerate(unfinished):
+                done = len(text.output)
+                own = expected[done : done + (steps + number) % 4]
+                if (steps + number) % 3 == 1 and own:
+                    own[len(own) // 2] = (own[len(own) // 2] + 1) % 64
+                drafts[text.request_id] = own
+            driver.run([(text, 1) for text in unfinished], drafts=drafts)
+            steps += 1
+        assert steps < 15
+        for text in texts:
+            assert text.output[:16] == expected
+            assert text.logprobs[:16] == plain.logprobs
+
+    def test_right_drafts_are_all_kept_and_a_wrong_one_ends_what_is(self, driver: Driver) -> None:
+        expected = driver.generate([driver.enter("plain", PROMPT)], 8)[0]
+        text = driver.enter("drafted", PROMPT)
+        driver.run([(text, len(PROMPT))])
+        (row,) = driver.run([(text, 1)], drafts={"drafted": expected[1:4]}).rows
+        assert row.token_ids == expected[1:5]
+        wrong = [expected[5], (expected[6] + 1) % 64, expected[7]]
+        (row,) = driver.run([(text, 1)], drafts={"drafted": wrong}).rows
+        assert row.token_ids == expected[5:7]
+
+    def test_drafts_may_follow_a_prompt(self, driver: Driver) -> None:
+        expected = driver.generate([driver.enter("plain", PROMPT)], 8)[0]
+        text = driver.enter("drafted", PROMPT)
+        (row,) = driver.run([(text, len(PROMPT))], drafts={"drafted": expected[:3]}).rows
+        assert row.token_ids == expected[:4]
+
+    def test_each_row_behind_a_draft_has_a_mask_of_its_own(
+        self, driver: Driver, report: WorkerReport
+    ) -> None:
+        text, other = driver.enter("masked", PROMPT, params=RANDOM), driver.enter("other", PROMPT)
+        driver.run([(text, len(PROMPT)), (other, len(PROMPT))])
+        allowed = [33, 40, 12]
+        masks = b"".join(_only(token, report.vocab_size) for token in allowed)
+        parts = [(other, 1), (text, 1)]
+        drafts = {"masked": [33, 41], "other": [1]}
+        driver.run(parts, masks=masks, mask_rows=[2, 3, 4], drafts=drafts)
+        assert text.output[1:] == [33, 40]
+
+    def test_a_row_behind_a_draft_that_allows_nothing_fails_once_it_is_the_first(
+        self, driver: Driver, report: WorkerReport
+    ) -> None:
+        text = driver.enter("masked", PROMPT)
+        driver.run([(text, len(PROMPT))])
+        nothing = bytes(4 * -(-report.vocab_size // 32))
+        masks = _only(33, report.vocab_size) + nothing
+        (row,) = driver.run([(text, 1)], masks=masks, drafts={"masked": [33]}).rows
+        assert (row.token_ids, row.error) == ([33], None)
+        (row,) = driver.run([(text, 1)], masks=nothing).rows
+        assert row.token_ids == []
+        assert row.error
+
+    def test_bad_words_are_never_completed(self, driver: Driver) -> None:
+        expected = driver.generate([driver.enter("free", PROMPT)], 8)[0]
+        pair = (expected[2], expected[3])
+        held = driver.enter("held", PROMPT, bad_words=(pair, (expected[6],)))
+        (output,) = driver.generate([held], 8)
+        assert output[:3] == expected[:3]
+        assert output[3] != expected[3]
+        assert expected[6] not in output
+
+    def test_only_allowed_tokens_come(self, driver: Driver) -> None:
+        params = SamplingParams(temperature=1.0, allowed_token_ids=(5, 9, 33))
+        (output,) = driver.generate([driver.enter("held", PROMPT, params=params)], 8)
+        assert set(output) <= {5, 9, 33}
+
+    def test_prompt_logprobs_are_the_same_whole_and_in_chunks_and_come_once(self, driver: Driver) -> None:
+        params = SamplingParams(temperature=0, prompt_logprobs=2)
+        whole, chunked = (
+            driver.enter("whole", PROMPT, params=params),
+            driver.enter("c", PROMPT, params=params),
+        )
+        driver.generate([whole], 2)
+        driver.generate([chunked], 2, chunk=3)
+        assert [entry.sampled.token_id for entry in whole.prompt_logprobs] == PROMPT[1:]
+        assert chunked.prompt_logprobs == whole.prompt_logprobs
+        assert {len(entry.top) for entry in whole.prompt_logprobs} == {2}
+        later = driver.enter("later", PROMPT, params=params, prompt_logprobs_from=7)
+        driver.generate([later], 1, chunk=4)
+        assert later.prompt_logprobs == whole.prompt_logprobs[6:]
+
+    def test_a_prompt_whose_logprobs_are_all_that_is_wanted_needs_no_sample(self, driver: Driver) -> None:
+        params = SamplingParams(temperature=0, prompt_logprobs=0)
+        whole = driver.enter("whole", PROMPT, params=params)
+        driver.run([(whole, len(PROMPT))])
+        text = driver.enter("alone", PROMPT, params=params)
+        (row,) = driver.run([(text, len(PROMPT) - 1)]).rows
+        assert row.token_ids == []
+        assert row.prompt_logprobs == whole.prompt_logprobs
+
     def test_a_named_method_answers_for_every_rank(self, driver: Driver) -> None:
         answers = driver.executor.call("describe")
         assert answers
@@ -300,3 +303,10 @@ class ExecutorContract:
 
 
 PROMPT = [11, 42, 7, 7, 23, 5, 50, 31, 3, 19, 60, 2, 44, 8, 29, 36, 1, 57, 13, 40]
+
+
+def _only(token: int, vocab_size: int) -> bytes:
+    """A mask that allows one token."""
+    words = np.zeros(-(-vocab_size // 32), np.uint32)
+    words[token // 32] = 1 << (token % 32)
+    return words.tobytes()

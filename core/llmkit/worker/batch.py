@@ -13,6 +13,7 @@ from torch import Tensor
 
 from llmkit.contracts import NULL_BLOCK, PAD_SLOT, PLACEHOLDER, BatchLayout, ModelInput, NewRow, RowPlan
 from llmkit.errors import EngineError
+from llmkit.worker.logit_rows import LogitRows, PromptRows
 from llmkit.worker.sampling_state import SamplingState
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -47,13 +48,18 @@ class StepInputs:
     ranges: dict[str, tuple[int, int]]
     """Token ranges of the rows that carry plugin data."""
     logit_tokens: Tensor
-    """int64 [sampled rows]: the token whose hidden state becomes each row's logits."""
+    """int64 [logits rows]: the token whose hidden state becomes each row's logits."""
+    logits: LogitRows
     sampled: list[str]
-    """Request ids, a sampled row each."""
-    slots: IntArray
+    """Request ids of the rows that get a sample, in the plan's order."""
+    sampled_slots: IntArray
     """[sampled rows]"""
-    positions: IntArray
-    """[sampled rows]: where the sampled token will stand in its row."""
+    drafts: list[Sequence[int]] | None
+    """What each sampled row is to verify; its logits rows are one more. None where no row has any."""
+    prompts: list[PromptRows]
+    """Rows that give prompt logprobs, in the plan's order."""
+    planned: list[str]
+    """Request ids of all rows."""
 
 
 class Batch:
@@ -119,8 +125,8 @@ class Batch:
                 self.plugin_data[row.request_id] = row.plugin_data
 
     def sampled(self, step: StepInputs, tokens: Sequence[int]) -> None:
-        """Note what rows sampled, for placeholders to come."""
-        self._last[step.slots] = tokens
+        """Note the last token that each sampled row got, for placeholders to come."""
+        self._last[step.sampled_slots] = tokens
 
     def step(self, rows: Sequence[RowPlan]) -> StepInputs:
         """Take what the plan adds to its rows and lay the step out.
@@ -141,25 +147,53 @@ class Batch:
         slots = np.array(slot_list, np.int64)
         starts = np.array([row.start for row in rows], np.int64)
         lengths = np.array([row.num_tokens for row in rows], np.int64)
-        ends = starts + lengths
-        self._check(rows, slots, lengths, ends)
-        layout = self._lay_out(slots, starts, lengths, ends)
         num_logits = np.array([row.num_logits for row in rows], np.int64)
+        ends = starts + lengths
+        drafted = [row for row in rows if row.drafts]
+        self._check(rows, slots, lengths, ends, num_logits)
+        for row in drafted:
+            end = row.start + row.num_tokens
+            self._tokens[self._slots[row.request_id], end - len(row.drafts) : end] = row.drafts
+        layout = self._lay_out(slots, starts, lengths, ends)
         picked = np.flatnonzero(num_logits)
-        ranges = {}
-        if self.plugin_data:
-            bounds = [0, *accumulate(row.num_tokens for row in rows)]
-            ids = enumerate(row.request_id for row in rows)
-            ranges = {r: (bounds[i], bounds[i + 1]) for i, r in ids if r in self.plugin_data}
+        last_tokens = layout.query_start[picked + 1].astype(np.int64) - 1
+        logits = LogitRows(slots[picked], ends[picked], None, self._tokens)
+        if drafted:
+            logits, last_tokens = _with_drafts(logits, last_tokens, num_logits[picked])
         return StepInputs(
             layout=layout,
             model=ModelInput(self._token_ids[: layout.num_tokens], self._positions[: layout.num_tokens]),
-            ranges=ranges,
-            logit_tokens=torch.from_numpy(layout.query_start[picked + 1].astype(np.int64) - 1),
+            ranges=self._ranges(rows),
+            logit_tokens=torch.from_numpy(last_tokens),
+            logits=logits,
             sampled=[rows[i].request_id for i in picked.tolist()],
-            slots=slots[picked],
-            positions=ends[picked],
+            sampled_slots=slots[picked],
+            drafts=[rows[i].drafts for i in picked.tolist()] if drafted else None,
+            prompts=self._prompts(rows, slots, layout),
+            planned=[row.request_id for row in rows],
         )
+
+    def _ranges(self, rows: Sequence[RowPlan]) -> dict[str, tuple[int, int]]:
+        """Token ranges of the rows that carry plugin data."""
+        if not self.plugin_data:
+            return {}
+        bounds = [0, *accumulate(row.num_tokens for row in rows)]
+        ids = enumerate(row.request_id for row in rows)
+        return {r: (bounds[i], bounds[i + 1]) for i, r in ids if r in self.plugin_data}
+
+    def _prompts(self, rows: Sequence[RowPlan], slots: IntArray, layout: BatchLayout) -> list[PromptRows]:
+        """Prompt positions ``start + 1`` to ``start + num_tokens`` of the rows that ask for logprobs."""
+        sampling = self._sampling
+        found = []
+        for index in np.flatnonzero(sampling.prompt_logprobs[slots] >= 0).tolist():
+            row, slot = rows[index], int(slots[index])
+            begin = max(row.start + 1, int(sampling.prompt_from[slot]))
+            end = min(row.start + row.num_tokens + 1, int(sampling.num_prompt[slot]))
+            if begin < end:
+                first = int(layout.query_start[index]) + begin - 1 - row.start
+                targets = self._tokens[slot, begin:end].tolist()
+                found.append(PromptRows(row.request_id, first, targets, int(sampling.prompt_logprobs[slot])))
+        return found
 
     def _lay_out(self, slots: IntArray, starts: IntArray, lengths: IntArray, ends: IntArray) -> BatchLayout:
         rows = len(slots)
@@ -192,21 +226,41 @@ class Batch:
             max_seq_len=int(ends.max()),
         )
 
-    def _check(self, rows: Sequence[RowPlan], slots: IntArray, lengths: IntArray, ends: IntArray) -> None:
+    def _check(
+        self,
+        rows: Sequence[RowPlan],
+        slots: IntArray,
+        lengths: IntArray,
+        ends: IntArray,
+        num_logits: IntArray,
+    ) -> None:
+        """Ask before anything is written: the plan must fit the buffers and what was told."""
         if len(rows) > self._limits.max_rows or int(lengths.sum()) > self._limits.max_tokens:
             raise EngineError(
                 f"the plan has {len(rows)} rows and {int(lengths.sum())} tokens; this worker takes "
                 f"{self._limits.max_rows} and {self._limits.max_tokens}"
             )
-        if (lengths < 1).any() or (ends > self._known[slots]).any():
-            row = rows[int(np.argmax((lengths < 1) | (ends > self._known[slots])))]
-            known = int(self._known[self._slots[row.request_id]])
+        num_drafts = np.array([len(row.drafts) for row in rows], np.int64)
+        known = self._known[slots]
+        wrong = (lengths < 1) | (ends > known + num_drafts) | (ends > self._limits.max_len)
+        if wrong.any():
+            index = int(np.argmax(wrong))
+            row = rows[index]
             raise EngineError(
                 f"request {row.request_id!r}: tokens {row.start} to {row.start + row.num_tokens} are "
-                f"planned, but the worker knows {known}"
+                f"planned, but the worker knows {known[index]} and {len(row.drafts)} drafts, and takes "
+                f"{self._limits.max_len} a row"
             )
-        if any(row.num_logits > 1 for row in rows):
-            raise EngineError("the plan verifies draft tokens, which this worker cannot")
+        # Drafts follow the last known token, and each of them and that token gets logits.
+        wrong = (num_drafts > 0) & ((ends != known + num_drafts) | (num_logits > lengths))
+        wrong |= np.where(num_drafts > 0, num_logits != num_drafts + 1, num_logits > 1)
+        if wrong.any():
+            row = rows[int(np.argmax(wrong))]
+            raise EngineError(
+                f"request {row.request_id!r}: {row.num_logits} rows of logits, {len(row.drafts)} draft "
+                f"tokens, {row.num_tokens} tokens from {row.start} on; there must be one row more than "
+                "drafts, and the drafts must follow all that the worker knows"
+            )
 
     def _resolve(self, slot: int, token_ids: list[int]) -> list[int]:
         if PLACEHOLDER not in token_ids:
@@ -232,3 +286,19 @@ class Batch:
                     raise EngineError(f"a row of {end} blocks; this worker takes {self._limits.max_blocks}")
                 table[slot, held[slot] : end] = new
                 held[slot] = end
+
+
+def _with_drafts(
+    logits: LogitRows, last_tokens: IntArray, num_logits: IntArray
+) -> tuple[LogitRows, IntArray]:
+    """Rows of logits and their tokens, ``num_logits`` for each row instead of the last one alone."""
+    first_rows = np.cumsum(num_logits) - num_logits
+    ahead = np.arange(int(num_logits.sum()), dtype=np.int64) - np.repeat(first_rows, num_logits)
+    behind = ahead - np.repeat(num_logits - 1, num_logits)
+    rows = LogitRows(
+        slots=np.repeat(logits.slots, num_logits),
+        positions=np.repeat(logits.positions, num_logits) + behind,
+        ahead=ahead,
+        tokens=logits.tokens,
+    )
+    return rows, np.repeat(last_tokens, num_logits) + behind

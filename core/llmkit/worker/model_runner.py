@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from llmkit.contracts import (
     AttentionBackend,
     AttentionPlan,
     Model,
-    RowResult,
     SamplePlan,
     StepContext,
     StepPlan,
@@ -20,7 +19,10 @@ from llmkit.contracts import (
 from llmkit.errors import EngineError
 from llmkit.worker.batch import Batch, StepInputs
 from llmkit.worker.kv_memory import BlockMemory
-from llmkit.worker.sampler import Sampler, Samples, unpack_masks
+from llmkit.worker.prompt_logprobs import prompt_logprobs
+from llmkit.worker.results import NOTHING, PromptLogprobs, step_rows
+from llmkit.worker.sampler import Sampler
+from llmkit.worker.token_masks import read_masks
 
 
 @dataclass(slots=True)
@@ -31,7 +33,9 @@ class PendingStep:
     inputs: StepInputs | None
     """None: the plan had no rows."""
     logits: Tensor | None
-    """None: no row needs any."""
+    """None: no row is sampled."""
+    prompts: dict[str, PromptLogprobs] = field(default_factory=dict)
+    """Request id -> what its prompt tokens in this step are worth, where it asks."""
 
 
 class ModelRunner:
@@ -69,36 +73,29 @@ class ModelRunner:
             context.rows = inputs.ranges
             context.plugin_data = {request: batch.plugin_data[request] for request in inputs.ranges}
         hidden = self._model.forward(inputs.model, context, None).hidden
+        prompts: dict[str, PromptLogprobs] = {}
+        if inputs.prompts:
+            prompts = prompt_logprobs(inputs.prompts, hidden, self._model.logits, self._model.vocab_size)
         if not inputs.sampled:
-            return PendingStep(plan.step, inputs, None)
+            return PendingStep(plan.step, inputs, None, prompts)
         if len(inputs.logit_tokens) != inputs.layout.num_tokens:
             hidden = hidden[inputs.logit_tokens]
-        return PendingStep(plan.step, inputs, self._model.logits(hidden))
+        return PendingStep(plan.step, inputs, self._model.logits(hidden), prompts)
 
     @torch.inference_mode()
     def sample(self, pending: PendingStep, plan: SamplePlan) -> StepResult:
-        """Sample every row that has logits."""
+        """Sample every row that has logits, and keep of the drafts what was sampled too."""
         inputs, logits = pending.inputs, pending.logits
         if pending.step != plan.step:
             raise EngineError(f"step {plan.step} is to be sampled, but step {pending.step} was launched")
-        if inputs is None or logits is None:
+        if inputs is None:
             return StepResult(pending.step, [])
-        masks = None
-        if plan.masks is not None:
-            masks = unpack_masks(plan.masks, plan.mask_rows, logits.shape[1])
-        samples = self.sampler.sample(logits, inputs.slots, inputs.positions, masks)
-        self._batch.sampled(inputs, samples.tokens)
-        return StepResult(pending.step, _results(inputs.sampled, samples))
-
-
-def _results(request_ids: list[str], samples: Samples) -> list[RowResult]:
-    """A row each; one that allows no token says why in its ``error``."""
-    logprobs = samples.logprobs or [None] * len(samples.tokens)
-    rows = []
-    for row, (request_id, token) in enumerate(zip(request_ids, samples.tokens, strict=True)):
-        if row in samples.failed:
-            rows.append(RowResult(request_id, [], error=samples.failed[row]))
-        else:
-            entry = logprobs[row]
-            rows.append(RowResult(request_id, [token], None if entry is None else [entry]))
-    return rows
+        samples = NOTHING
+        if logits is not None:
+            masks = None
+            if plan.masks is not None:
+                masks = read_masks(plan.masks, plan.mask_rows, logits.shape[1])
+            samples = self.sampler.sample(logits, inputs.logits, masks)
+        rows, lasts = step_rows(inputs, samples, pending.prompts)
+        self._batch.sampled(inputs, lasts)
+        return StepResult(pending.step, rows)

@@ -35,6 +35,18 @@ class TokenCounts:
         """Occurrences in the output of each of :attr:`ids`."""
         return self._counts[: len(self._place)]
 
+    def with_drafts(self, drafts: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """:attr:`ids` and :attr:`counts` as if ``drafts`` were in the output too."""
+        if not drafts:
+            return self.ids, self.counts
+        fresh = [token for token in dict.fromkeys(drafts) if token not in self._place]
+        ids = np.concatenate([self.ids, np.array(fresh, np.int64)])
+        counts = np.concatenate([self.counts, np.zeros(len(fresh), np.int64)])
+        new = {token: place for place, token in enumerate(fresh, start=len(self._place))}
+        for token in drafts:
+            counts[new[token] if token in new else self._place[token]] += 1
+        return ids, counts
+
     def append(self, token: int) -> None:
         """The output got one more token."""
         place = self._place.setdefault(token, len(self._place))
@@ -48,19 +60,19 @@ class TokenCounts:
 def penalize(
     logits: Tensor,
     rows: Sequence[int],
-    tokens: Sequence[TokenCounts],
+    tokens: Sequence[tuple[IntArray, IntArray]],
     repetition: IntArray | np.ndarray[Any, np.dtype[np.float32]],
     frequency: np.ndarray[Any, np.dtype[np.float32]],
     presence: np.ndarray[Any, np.dtype[np.float32]],
 ) -> None:
-    """Change ``logits [rows, vocab]`` in place at each listed row's own tokens.
+    """Change ``logits [rows, vocab]`` in place at each listed row's own tokens (ids and their counts).
 
     Repetition scales towards less likely (divides positive, multiplies negative values), then
     frequency is subtracted for each occurrence in the output and presence once if there is any.
     """
-    lengths = [len(t.ids) for t in tokens]
-    index = np.concatenate([t.ids + row * logits.shape[1] for row, t in zip(rows, tokens, strict=True)])
-    counts = np.concatenate([t.counts for t in tokens])
+    lengths = [len(ids) for ids, _ in tokens]
+    index = np.concatenate([ids + row * logits.shape[1] for row, (ids, _) in zip(rows, tokens, strict=True)])
+    counts = np.concatenate([counts for _, counts in tokens])
     subtract = np.repeat(frequency, lengths) * counts + np.repeat(presence, lengths) * (counts > 0)
     factor = torch.from_numpy(np.repeat(repetition, lengths)).to(logits.device, torch.float32)
     where = torch.from_numpy(index).to(logits.device)

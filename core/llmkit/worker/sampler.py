@@ -1,8 +1,9 @@
 """From logits to token ids, for a whole batch; a row gets only the work it asks for.
 
 A row's token is a function of its own logits, parameters and (seed, choice, position): every
-operation here treats rows apart, bit for bit. Order, as in vLLM: end tokens masked below
-``min_tokens``, ``logit_bias``, penalties, grammar mask; then temperature, min-p, top-k, top-p.
+operation here treats rows apart, bit for bit. Order: what ``edits.py`` does to the logits, grammar
+mask; then temperature, min-p, top-k, top-p. A row behind draft tokens is sampled as if they were its
+output, so that what it gives is what the request would have got without them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llmkit.errors import EngineError
 from llmkit.events import PositionLogprobs
 from llmkit.worker import sampling_state as need
+from llmkit.worker.edits import edit
+from llmkit.worker.logit_rows import LogitRows
 from llmkit.worker.logprobs import position_logprobs
 from llmkit.worker.noise import uniforms
-from llmkit.worker.penalties import penalize
 from llmkit.worker.sampling_state import SamplingState
+from llmkit.worker.token_masks import TokenMasks
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
@@ -37,14 +39,6 @@ _IMPOSSIBLE = -1
 
 
 @dataclass(slots=True)
-class TokenMasks:
-    """Grammar masks: ``allowed`` bool [rows.size, vocab] for some logits rows."""
-
-    rows: IntArray
-    allowed: Tensor
-
-
-@dataclass(slots=True)
 class Samples:
     """One token a logits row; ``logprobs[i]`` is None where the row did not ask."""
 
@@ -56,62 +50,51 @@ class Samples:
 
 
 class Sampler:
-    """Samples rows whose parameters are in ``state``."""
+    """Samples rows whose parameters are in ``state``.
 
-    def __init__(self, state: SamplingState) -> None:
+    ``processed``: logprobs are of the distribution that tokens are drawn from, not of the model's own.
+    """
+
+    def __init__(self, state: SamplingState, *, processed: bool = False) -> None:
         self._state = state
+        self._processed = processed
 
-    def sample(
-        self, logits: Tensor, slots: IntArray, positions: IntArray, masks: TokenMasks | None
-    ) -> Samples:
-        """A token for each row of ``logits`` (float32 [rows, vocab], changed in place).
-
-        ``slots [rows]`` says whose rows they are, ``positions [rows]`` where their tokens will stand.
-        """
+    def sample(self, logits: Tensor, rows: LogitRows, masks: TokenMasks | None) -> Samples:
+        """A token for each row of ``logits`` (float32 [rows, vocab], changed in place)."""
+        slots = rows.slots
         needs = self._state.needs[slots]
         every = int(np.bitwise_or.reduce(needs))
         if not every and masks is None:
             return _samples(logits, _best(logits))
         asked = np.flatnonzero(needs & need.LOGPROBS)
-        raw = logits[torch.from_numpy(asked).to(logits.device)] if asked.size else None
-        self._edit(logits, slots, positions, needs, every)
+        where = torch.from_numpy(asked).to(logits.device)
+        shown = logits[where] if asked.size and not self._processed else None
+        edit(logits, rows, self._state, needs)
         if masks is not None:
-            for row, allowed in zip(masks.rows.tolist(), masks.allowed.to(logits.device), strict=True):
-                logits[row].masked_fill_(~allowed, -torch.inf)
-        samples = _samples(logits, self._choose(logits, slots, positions, needs))
-        if raw is None:
+            masks.apply(logits)
+        samples = _samples(logits, self._choose(logits, slots, rows.positions, needs))
+        if not asked.size:
             return samples
+        if shown is None:
+            shown = self._drawn_from(logits[where], slots[asked], needs[asked])
         picked = [samples.tokens[row] for row in asked.tolist()]
-        values = position_logprobs(raw, picked, self._state.num_logprobs[slots[asked]].tolist())
+        values = position_logprobs(shown, picked, self._state.num_logprobs[slots[asked]].tolist())
         samples.logprobs = [None] * len(samples.tokens)
         for row, value in zip(asked.tolist(), values, strict=True):
             if row not in samples.failed:
                 samples.logprobs[row] = value
         return samples
 
-    def _edit(self, logits: Tensor, slots: IntArray, positions: IntArray, needs: Any, every: int) -> None:
-        """What requests do to their logits before a token is drawn."""
-        state = self._state
-        if every & need.MIN_TOKENS:
-            for row in np.flatnonzero((needs & need.MIN_TOKENS != 0) & (positions < state.free_from[slots])):
-                logits[int(row), torch.from_numpy(state.end_ids[slots[row]])] = -torch.inf
-        if every & need.BIAS:
-            for row in np.flatnonzero(needs & need.BIAS):
-                bias = state.bias[slots[row]]
-                if bias is not None:
-                    logits[int(row), torch.from_numpy(bias.ids)] += torch.from_numpy(bias.amounts)
-        if every & need.PENALTIES:
-            rows = np.flatnonzero(needs & need.PENALTIES)
-            theirs = slots[rows]
-            counts = [c for c in (state.counts[slot] for slot in theirs) if c is not None]
-            penalize(
-                logits,
-                rows.tolist(),
-                counts,
-                state.repetition[theirs],
-                state.frequency[theirs],
-                state.presence[theirs],
-            )
+    def _drawn_from(self, logits: Tensor, slots: IntArray, needs: Any) -> Tensor:
+        """Logits, up to a constant a row, of the distributions that edited ``logits`` are drawn from.
+
+        A greedy row's is the edited one itself: it has no temperature and leaves nothing out.
+        """
+        random = np.flatnonzero(needs & need.RANDOM)
+        for some in _pieces(random, logits.shape[1]):
+            where = torch.from_numpy(some).to(logits.device)
+            logits[where] = self._probabilities(logits[where], slots[some], needs[some]).log()
+        return logits
 
     def _choose(self, logits: Tensor, slots: IntArray, positions: IntArray, needs: Any) -> Tensor:
         """int64 [rows]: a token each, or ``_IMPOSSIBLE``."""
@@ -130,6 +113,12 @@ class Sampler:
 
     def _draw(self, logits: Tensor, slots: IntArray, positions: IntArray, needs: Any) -> Tensor:
         """:meth:`_choose` for rows that are all random; ``logits`` are scratch."""
+        probs = self._probabilities(logits, slots, needs)
+        draws = uniforms(self._state.key[slots], positions.astype(np.uint64))
+        return _invert(probs, torch.from_numpy(draws).to(logits.device))
+
+    def _probabilities(self, logits: Tensor, slots: IntArray, needs: Any) -> Tensor:
+        """What random rows are drawn from, not normed after tokens were left out; ``logits`` are scratch."""
         state, device = self._state, logits.device
         logits /= torch.from_numpy(state.temperature[slots]).to(device).unsqueeze(1)
         probs = torch.softmax(logits, dim=-1)
@@ -149,24 +138,7 @@ class Sampler:
                 probs = own
             else:
                 probs[rows] = own
-        draws = uniforms(state.key[slots], positions.astype(np.uint64))
-        return _invert(probs, torch.from_numpy(draws).to(device))
-
-
-def unpack_masks(masks: bytes, rows: list[int], vocab_size: int) -> TokenMasks:
-    """Packed int32 ``[rows, ceil(vocab / 32)]`` to booleans.
-
-    :raises EngineError: the bytes are not that many.
-    """
-    words = -(-vocab_size // 32)
-    if len(masks) != len(rows) * words * 4:
-        raise EngineError(
-            f"token masks: {len(masks)} bytes for {len(rows)} rows; a vocabulary of {vocab_size} takes "
-            f"{words * 4} bytes a row"
-        )
-    packed = np.frombuffer(masks, np.uint8).reshape(len(rows), words * 4)
-    bits = np.unpackbits(packed, axis=1, count=vocab_size, bitorder="little")
-    return TokenMasks(np.array(rows, np.int64), torch.from_numpy(bits.view(np.bool_)))
+        return probs
 
 
 def _pieces(rows: IntArray, vocab: int) -> Iterator[IntArray]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from llmkit.messages import NewRow
 from llmkit.types import SamplingParams
+from llmkit.worker.bad_words import BadWords
 from llmkit.worker.noise import stream_keys
 from llmkit.worker.penalties import TokenCounts
 
@@ -24,6 +25,8 @@ PENALTIES = 16
 BIAS = 32
 MIN_TOKENS = 64
 LOGPROBS = 128
+ALLOWED = 256
+BAD_WORDS = 512
 """Bits of :attr:`SamplingState.needs`: the work a row asks for; 0 is plain greedy."""
 
 
@@ -52,14 +55,21 @@ class SamplingState:
         self.free_from = np.zeros(max_rows, np.int64)
         """Position from which on end tokens may be sampled."""
         self.num_logprobs = np.zeros(max_rows, np.int64)
+        self.num_prompt = np.zeros(max_rows, np.int64)
+        self.prompt_logprobs = np.full(max_rows, -1, np.int64)
+        """Alternatives for each prompt token; -1 where a row wants no prompt logprobs."""
+        self.prompt_from = np.zeros(max_rows, np.int64)
+        """First prompt position whose logprobs are still wanted."""
         self.counts: list[TokenCounts | None] = [None] * max_rows
         self.bias: list[Bias | None] = [None] * max_rows
         self.end_ids: list[IntArray] = [np.zeros(0, np.int64)] * max_rows
+        self.allowed: list[IntArray | None] = [None] * max_rows
+        self.bad_words: list[BadWords | None] = [None] * max_rows
 
     def put(self, slot: int, row: NewRow) -> None:
         """A row takes ``slot``."""
         params = row.params
-        self.needs[slot] = _needs(params, self._vocab_size)
+        self.needs[slot] = _needs(params, self._vocab_size) | (BAD_WORDS if row.bad_words else 0)
         self.temperature[slot] = params.temperature
         self.top_k[slot] = params.top_k
         self.top_p[slot] = params.top_p
@@ -71,8 +81,14 @@ class SamplingState:
         self.key[slot] = stream_keys(seed, choice)[0]
         self.free_from[slot] = row.num_prompt + params.min_tokens
         self.num_logprobs[slot] = params.logprobs or 0
+        self.num_prompt[slot] = row.num_prompt
+        self.prompt_logprobs[slot] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
+        self.prompt_from[slot] = row.prompt_logprobs_from
         self.bias[slot] = _bias(params.logit_bias)
         self.end_ids[slot] = np.array([i for i in row.end_ids if i < self._vocab_size], np.int64)
+        allowed = params.allowed_token_ids
+        self.allowed[slot] = None if allowed is None else np.unique(np.array(allowed, np.int64))
+        self.bad_words[slot] = BadWords(row.bad_words, self._vocab_size) if row.bad_words else None
         self.counts[slot] = None
         if self.needs[slot] & PENALTIES:
             # Presence and frequency look at the output alone, repetition at the prompt too.
@@ -89,8 +105,8 @@ class SamplingState:
     def clear(self, slot: int) -> None:
         """The row is gone."""
         self.needs[slot] = 0
-        self.counts[slot] = None
-        self.bias[slot] = None
+        self.prompt_logprobs[slot] = -1
+        self.counts[slot] = self.bias[slot] = self.allowed[slot] = self.bad_words[slot] = None
 
 
 def _needs(params: SamplingParams, vocab_size: int) -> int:
@@ -105,6 +121,7 @@ def _needs(params: SamplingParams, vocab_size: int) -> int:
     needs |= BIAS if params.logit_bias else 0
     needs |= MIN_TOKENS if params.min_tokens > 0 else 0
     needs |= LOGPROBS if params.logprobs is not None else 0
+    needs |= ALLOWED if params.allowed_token_ids is not None else 0
     return needs
 
 

@@ -27,7 +27,13 @@ def new_row(request_id: str, tokens: list[int], tables: list[list[int]], **more:
 
 def plan(request_id: str, start: int, count: int, *, logits: int = 0, **more: Any) -> RowPlan:
     return RowPlan(
-        request_id, start, count, logits, more.get("token_ids", []), more.get("new_blocks", [[], []])
+        request_id,
+        start,
+        count,
+        logits,
+        more.get("token_ids", []),
+        more.get("new_blocks", [[], []]),
+        more.get("drafts", []),
     )
 
 
@@ -124,7 +130,26 @@ def test_only_rows_that_ask_for_logits_are_sampled() -> None:
     step = batch.step([plan("c", 0, 1), plan("a", 0, 5, logits=1), plan("b", 0, 5, logits=1)])
     assert step.sampled == ["a", "b"]
     assert step.logit_tokens.tolist() == [5, 10]
-    assert step.positions.tolist() == [5, 5]
+    assert step.logits.positions.tolist() == [5, 5]
+
+
+def test_drafts_are_input_and_no_part_of_their_row() -> None:
+    batch = make()
+    batch.add([new_row(name, [1, 2, 3], [[1], [1]]) for name in "ab"])
+    step = batch.step(
+        [plan("a", 2, 1, logits=1), plan("b", 2, 3, logits=3, drafts=[7, 8], new_blocks=[[5], []])]
+    )
+    assert step.model.token_ids is not None
+    assert step.model.token_ids.tolist() == [3, 3, 7, 8]
+    assert step.model.positions.tolist() == [2, 2, 3, 4]
+    assert step.logit_tokens.tolist() == [0, 1, 2, 3]
+    assert step.logits.positions.tolist() == [3, 3, 4, 5]
+    assert [step.logits.before(row).tolist() for row in (0, 1, 3)] == [[1, 2, 3], [1, 2, 3], [1, 2, 3, 7, 8]]
+    assert [step.logits.drafts(row).tolist() for row in range(4)] == [[], [], [7], [7, 8]]
+    batch.sampled(step, [41, 42])
+    step = batch.step([plan("b", 3, 2, logits=1, token_ids=[7, PLACEHOLDER])])
+    assert step.model.token_ids is not None
+    assert step.model.token_ids.tolist() == [7, 42]
 
 
 def test_a_placeholder_is_the_rows_own_last_sample() -> None:
@@ -163,7 +188,10 @@ def test_only_rows_with_plugin_data_have_ranges() -> None:
         pytest.param([plan("stranger", 0, 1)], "stranger", id="unknown"),
         pytest.param([plan("a", 0, 6)], "the worker knows 5", id="untold tokens"),
         pytest.param([plan("a", 0, 0)], "tokens 0 to 0", id="nothing"),
-        pytest.param([plan("a", 0, 1, logits=2)], "draft tokens", id="drafts"),
+        pytest.param([plan("a", 0, 2, logits=2)], "2 rows of logits, 0 draft", id="logits without drafts"),
+        pytest.param([plan("a", 4, 2, logits=1, drafts=[1])], "1 rows of logits, 1 draft", id="no logits"),
+        pytest.param([plan("a", 2, 3, logits=2, drafts=[1])], "the drafts must follow", id="not at the end"),
+        pytest.param([plan("a", 4, 3, logits=2, drafts=[1])], "knows 5 and 1 drafts", id="not so many"),
         pytest.param([plan("a", 0, 5)] * 7, "this worker takes 4 and 32", id="too much"),
         pytest.param([plan("a", 5, 36, token_ids=[1] * 36)], "a row of 41 tokens", id="too long"),
         pytest.param([plan("a", 0, 1, new_blocks=[[1] * 10, []])], "blocks", id="too many blocks"),

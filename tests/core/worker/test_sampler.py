@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,11 @@ from torch import Tensor
 
 from llmkit.contracts import NewRow, SamplingParams
 from llmkit.errors import EngineError
+from llmkit.worker.logit_rows import LogitRows
 from llmkit.worker.noise import stream_keys, uniforms
-from llmkit.worker.sampler import (
-    Sampler,
-    Samples,
-    TokenMasks,
-    _floor_of_mass,
-    _invert,
-    _segmented,
-    unpack_masks,
-)
+from llmkit.worker.sampler import Sampler, Samples, _floor_of_mass, _invert, _segmented
 from llmkit.worker.sampling_state import SamplingState
+from llmkit.worker.token_masks import TokenMasks, read_masks
 
 
 @dataclass
@@ -39,32 +33,39 @@ class Row:
     seed: int = 0
     choice: int = 0
     end_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
     @property
     def position(self) -> int:
         return len(self.prompt) + len(self.output)
 
 
-def sample(rows: list[Row], masks: Any = None) -> Samples:
+def sample(rows: list[Row], masks: Any = None, *, processed: bool = False) -> Samples:
     vocab = rows[0].logits.shape[0]
     state = SamplingState(len(rows) + 2, vocab)
     slots = np.arange(len(rows))[::-1] + 1
     for row, slot in zip(rows, slots.tolist(), strict=True):
-        state.put(
-            slot,
-            NewRow(
-                "r",
-                [*row.prompt, *row.output],
-                len(row.prompt),
-                row.params,
-                row.seed,
-                row.choice,
-                row.end_ids,
-                [],
-            ),
-        )
+        state.put(slot, new_row(row))
+    tokens = np.zeros((len(rows) + 2, 1 + max(row.position for row in rows)), np.int32)
+    for row, slot in zip(rows, slots.tolist(), strict=True):
+        tokens[slot, : row.position] = [*row.prompt, *row.output]
+    where = LogitRows(slots, np.array([row.position for row in rows]), None, tokens)
     logits = torch.stack([row.logits for row in rows])
-    return Sampler(state).sample(logits, slots, np.array([row.position for row in rows]), masks)
+    return Sampler(state, processed=processed).sample(logits, where, masks)
+
+
+def new_row(row: Row) -> NewRow:
+    return NewRow(
+        "r",
+        [*row.prompt, *row.output],
+        len(row.prompt),
+        row.params,
+        row.seed,
+        row.choice,
+        row.end_ids,
+        [],
+        bad_words=row.bad_words,
+    )
 
 
 def token(row: Row) -> int:
@@ -272,14 +273,14 @@ def test_a_mask_applies_to_its_row_only_and_comes_after_the_bias() -> None:
     allowed = np.zeros((1, 3), np.uint32)
     allowed[0, 65 // 32] |= 1 << (65 % 32)
     allowed[0, 2 // 32] |= 1 << 2
-    masks = unpack_masks(allowed.tobytes(), [1], 70)
+    masks = read_masks(allowed.tobytes(), [1], 70)
     logits = peaked(70, t1=9.0, t65=1.0)
     assert sample([Row(greedy, logits), Row(biased, logits)], masks).tokens == [1, 65]
 
 
 def test_a_mask_of_the_wrong_size_is_refused() -> None:
     with pytest.raises(EngineError, match="token masks"):
-        unpack_masks(b"\0" * 8, [0], 70)
+        read_masks(b"\0" * 8, [0], 70)
 
 
 PATHS = [
@@ -311,7 +312,7 @@ def test_one_nan_among_good_logits_fails_its_row() -> None:
 
 
 def test_a_mask_that_allows_nothing_fails_its_row() -> None:
-    masks = TokenMasks(np.array([1]), torch.zeros(1, 40, dtype=torch.bool))
+    masks = TokenMasks(np.array([1]), np.zeros((1, 8), np.uint8), 40)
     for params in PATHS:
         rows = [Row(params, random_logits(40, seed)) for seed in range(3)]
         samples = sample(rows, masks)
@@ -334,6 +335,7 @@ def test_drawing_from_many_rows_takes_little_more_memory_than_their_logits() -> 
     code = """
 import resource, torch, numpy as np
 from llmkit.contracts import NewRow, SamplingParams
+from llmkit.worker.logit_rows import LogitRows
 from llmkit.worker.sampler import Sampler
 from llmkit.worker.sampling_state import SamplingState
 
@@ -346,7 +348,8 @@ def run(rows, logits):
     params = SamplingParams(temperature=1.0, top_p=0.9, top_k=400, min_p=0.001)
     for slot in slots:
         state.put(int(slot), NewRow("r", [1], 1, params, int(slot), 0, (), []))
-    Sampler(state).sample(logits, slots, np.ones(rows, np.int64), None)
+    where = LogitRows(slots, np.ones(rows, np.int64), None, np.ones((rows, 2), np.int32))
+    Sampler(state).sample(logits, where, None)
 
 run(1, torch.randn(1, vocab))
 logits = torch.randn(rows, vocab)
@@ -408,3 +411,83 @@ def test_a_logprob_of_minus_infinity_is_written_as_a_number() -> None:
     assert entry is not None
     assert entry.sampled.token_id == 7
     assert [t.logprob for t in entry.top] == [0.0, -9999.0, -9999.0, -9999.0, -9999.0]
+
+
+# ---- drafts, allowed tokens, bad words ----
+
+
+@given(row=st.sampled_from([33, 1000]).flatmap(rows), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_rows_behind_drafts_are_sampled_as_if_the_drafts_were_output(row: Row, data: st.DataObject) -> None:
+    vocab = len(row.logits)
+    drafts = data.draw(st.lists(st.integers(0, vocab - 1), min_size=1, max_size=4))
+    row.bad_words = ((3,), (row.output[-1], 4), (drafts[0], 5), (row.output[-1], drafts[0], 6))
+    logits = [random_logits(vocab, 2000 + index) for index in range(len(drafts) + 1)]
+    alone = [
+        sample([replace(row, logits=own, output=row.output + drafts[:count])])
+        for count, own in enumerate(logits)
+    ]
+    state = SamplingState(2, vocab)
+    ids = [*row.prompt, *row.output]
+    state.put(1, new_row(row))
+    tokens = np.zeros((2, len(ids) + len(drafts)), np.int32)
+    tokens[1] = ids + drafts
+    ahead = np.arange(len(drafts) + 1)
+    where = LogitRows(np.ones_like(ahead), len(ids) + ahead, ahead, tokens)
+    together = Sampler(state).sample(torch.stack(logits), where, None)
+    assert together.tokens == [one.tokens[0] for one in alone]
+    assert together.logprobs == (
+        [one.logprobs[0] for one in alone if one.logprobs] if row.params.logprobs is not None else None
+    )
+
+
+def test_only_allowed_tokens_are_sampled_whatever_a_bias_wants() -> None:
+    params = SamplingParams(temperature=0, allowed_token_ids=(4, 2), logit_bias={1: 100.0})
+    assert token(Row(params, peaked(9, t1=9.0, t2=1.0, t4=2.0))) == 4
+
+
+def test_a_bad_word_is_forbidden_where_the_output_ends_with_its_beginning() -> None:
+    greedy = SamplingParams(temperature=0)
+    logits = peaked(9, t5=2.0, t6=1.0)
+    for bad, output, expected in [
+        (((5,),), [], 6),
+        (((1, 5),), [1], 6),
+        (((1, 5),), [2], 5),
+        (((1, 5),), [], 5),  # the prompt's last token is 1, but it is no output
+        (((1, 2, 5),), [1, 2], 6),
+        (((1, 2, 5),), [2], 5),
+        (((1, 2, 5), (3, 2, 6)), [3, 2], 5),
+        (((10_000,), (1, 10_000)), [1], 5),
+    ]:
+        assert token(Row(greedy, logits, [1], list(output), bad_words=bad)) == expected
+
+
+# ---- which distribution logprobs are of ----
+
+
+def test_processed_logprobs_are_of_what_is_drawn_from() -> None:
+    logits = random_logits(300, 5)
+    params = SamplingParams(temperature=0.7, top_k=5, logit_bias={9: 2.0}, logprobs=6)
+    entry = (sample([Row(params, logits.clone(), seed=2)], processed=True).logprobs or [None])[0]
+    edited = logits.double()
+    edited[9] += 2.0
+    edited /= 0.7
+    edited[edited < edited.topk(5).values[-1]] = -math.inf
+    expected = torch.log_softmax(edited, 0)
+    assert entry is not None
+    assert [top.token_id for top in entry.top[:5]] == expected.topk(5).indices.tolist()
+    assert [top.logprob for top in entry.top[:5]] == pytest.approx(expected.topk(5).values.tolist(), abs=1e-5)
+    assert entry.top[5].logprob == -9999.0
+    assert entry.sampled.logprob == pytest.approx(float(expected[entry.sampled.token_id]), abs=1e-5)
+
+
+def test_processed_logprobs_of_a_greedy_row_leave_nothing_out_and_have_no_temperature() -> None:
+    logits = random_logits(300, 5)
+    params = SamplingParams(temperature=0, top_k=2, logit_bias={9: 2.0}, logprobs=1)
+    rows_ = [Row(params, logits), Row(SamplingParams(temperature=1.0, top_p=0.5, logprobs=1), logits)]
+    entry = (sample(rows_, processed=True).logprobs or [None])[0]
+    edited = logits.double()
+    edited[9] += 2.0
+    assert entry is not None
+    assert entry.sampled.logprob == pytest.approx(float(torch.log_softmax(edited, 0).max()), abs=1e-5)
+    assert sample(rows_[:1], processed=True).logprobs == [entry]
