@@ -25,6 +25,7 @@ from llmkit_openai_api.request import (
 )
 from llmkit_openai_api.respond import respond
 from llmkit_openai_api.schema import ChatRequest, Conversation, TokenizeRequest
+from llmkit_openai_api.structured import name_field
 from llmkit_openai_api.wire import (
     ChatChoice,
     ChatChunkChoice,
@@ -59,6 +60,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
         except RequestError as error:
             names = {"logprobs": "top_logprobs", "max_tokens": _limit(body)[0]}
             error.param = names.get(error.param or "", error.param)
+            name_field(error, body)
             raise
 
     return chat

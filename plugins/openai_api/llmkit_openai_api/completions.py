@@ -23,6 +23,7 @@ from llmkit_openai_api.request import (
 )
 from llmkit_openai_api.respond import respond
 from llmkit_openai_api.schema import CompletionRequest
+from llmkit_openai_api.structured import name_field
 from llmkit_openai_api.wire import CompletionChoice, CompletionLogprobs, Envelope
 
 ROUTE = "/v1/completions"
@@ -41,13 +42,17 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
         prompts = read_prompts(body.prompt)
         _check(body, services)
         choices = _choices(body, prompts, request, services)
-        return await respond(
-            request,
-            choices,
-            lambda: CompletionShape(services, body, list(prompts.values()), choices.count),
-            stream=bool(body.stream),
-            include_usage=wants_usage(body),
-        )
+        try:
+            return await respond(
+                request,
+                choices,
+                lambda: CompletionShape(services, body, list(prompts.values()), choices.count),
+                stream=bool(body.stream),
+                include_usage=wants_usage(body),
+            )
+        except RequestError as error:
+            name_field(error, body)
+            raise
 
     return completions
 

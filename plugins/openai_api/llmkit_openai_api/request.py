@@ -11,11 +11,13 @@ from starlette.requests import Request
 from llmkit import RequestError
 from llmkit.contracts import RequestContext, SamplingParams, Services
 from llmkit_openai_api.schema import Body, SamplingBody
+from llmkit_openai_api.structured import structured_output
 
 logger = logging.getLogger(__name__)
 
 HARMLESS = frozenset(
     {
+        "guided_decoding_backend",
         "metadata",
         "parallel_tool_calls",
         "prediction",
@@ -72,14 +74,6 @@ def refuse_unsupported(body: Body) -> None:
         harmless = _REFUSED.get(name)
         if harmless is not None and value is not None and not harmless(value):
             raise not_yet(name)
-    # A field that the schema does not know is an attribute too, unchecked.
-    known = "response_format" in type(body).model_fields
-    response_format = getattr(body, "response_format", None) if known else None
-    if response_format is not None and response_format.type != "text":
-        raise RequestError(
-            f"response_format of type {response_format.type!r} is not supported yet; only 'text' is",
-            param="response_format",
-        )
 
 
 def refuse_tools(tools: list[Any] | None, tool_choice: str | Mapping[str, Any] | None) -> None:
@@ -115,7 +109,7 @@ def sampling_params(
 ) -> SamplingParams:
     """What the request asks, over the model's own defaults, over llmkit's.
 
-    :raises RequestError: ``logit_bias`` has a key that is no token id.
+    :raises RequestError: ``logit_bias`` has a key that is no token id, or what the answer must be is unclear.
     """
     defaults = services.generation_defaults
     chosen: dict[str, Any] = {name: defaults[name] for name in _SAMPLING if defaults.get(name) is not None}
@@ -131,6 +125,7 @@ def sampling_params(
         stop=tuple(stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logit_bias=_by_token_id(body.logit_bias or {}),
+        structured=structured_output(body)[1],
         plugin_args={**(body.vllm_xargs or {}), **(body.plugin_args or {})},
     )
 
@@ -198,11 +193,7 @@ _REFUSED: Mapping[str, Callable[[Any], bool]] = {
     "documents": _falsy,
     "function_call": lambda value: value == "none",
     "functions": _falsy,
-    "guided_choice": _never,
-    "guided_grammar": _never,
-    "guided_json": _never,
-    "guided_json_object": _falsy,
-    "guided_regex": _never,
+    "guided_whitespace_pattern": _never,
     "kv_transfer_params": _never,
     "logits_processors": _falsy,
     "mm_processor_kwargs": _falsy,
@@ -210,8 +201,6 @@ _REFUSED: Mapping[str, Callable[[Any], bool]] = {
     "prompt_logprobs": _never,
     "spaces_between_special_tokens": lambda value: value is True,
     "stream_options.continuous_usage_stats": _falsy,
-    "structural_tag": _never,
-    "structured_outputs": _never,
     "truncate_prompt_tokens": _never,
     "use_beam_search": _falsy,
     "web_search_options": _never,

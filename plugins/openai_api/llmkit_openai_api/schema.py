@@ -46,6 +46,16 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+class ResponseFormat(Body):
+    type: str
+    json_schema: Object | None = None
+    pattern: str | None = None
+    grammar: str | None = None
+    format: Object | None = None
+    structures: Items[Object] | None = None
+    triggers: Items[str] | None = None
+
+
 class SamplingBody(Body):
     """What chat and plain completions share. None, like null, is "not given"."""
 
@@ -75,6 +85,14 @@ class SamplingBody(Body):
     priority: Integer | None = None
     plugin_args: Object | None = None
     vllm_xargs: Object | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: Object | None = None
+    guided_json: str | Object | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: Items[str] | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
+    structural_tag: str | Object | None = None
 
 
 class ContentPart(Body):
@@ -120,10 +138,6 @@ def _few_parts(messages: Any) -> Any:
 Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_few_parts)]
 
 
-class ResponseFormat(Body):
-    type: str
-
-
 class Conversation(Body):
     """Messages and how the template renders them."""
 
@@ -142,7 +156,6 @@ class ChatRequest(SamplingBody, Conversation):
     max_completion_tokens: Integer | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Integer, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    response_format: ResponseFormat | None = None
     modalities: Items[str] | None = None
 
 
@@ -162,7 +175,6 @@ class CompletionRequest(SamplingBody):
     logprobs: Integer | None = None
     best_of: Integer | None = None
     suffix: str | None = None
-    response_format: ResponseFormat | None = None
 
 
 class TokenizeRequest(Body):
