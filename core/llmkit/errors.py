@@ -13,7 +13,9 @@ LlmkitError
 ├── RequestError          one request is wrong; the client gets a 4xx and nobody else notices
 │   ├── ContextLengthExceeded
 │   └── QueueFull         429, with Retry-After
+│       └── OverBudget    one caller has too many tokens in flight
 └── EngineError           the engine failed, not the request; 500
+    ├── RequestTimeout    it took longer than allowed; 504
     ├── EngineDead        the engine process is gone
     └── Draining          the server is stopping; 503, with Retry-After
 
@@ -93,13 +95,24 @@ class ContextLengthExceeded(RequestError):
 class QueueFull(RequestError):
     """The waiting queue is at its bound."""
 
-    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
-        super().__init__(message, code="queue_full", status=429)
+    def __init__(self, message: str, *, retry_after_s: int = 1, code: str = "queue_full") -> None:
+        super().__init__(message, code=code, status=429)
         self.retry_after_s = retry_after_s
+
+
+class OverBudget(QueueFull):
+    """One caller has as many tokens in flight as a key may."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="rate_limit_exceeded")
 
 
 class EngineError(LlmkitError):
     """The engine failed while it worked on a request."""
+
+
+class RequestTimeout(EngineError):
+    """The request did not end within the time it was allowed."""
 
 
 class EngineDead(EngineError):

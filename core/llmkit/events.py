@@ -21,7 +21,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class PositionLogprobs(msgspec.Struct, frozen=True):
-    """Logprobs at one generated position: the sampled token, then the best alternatives in order."""
+    """Logprobs at one position: the token that is there, then the likeliest ones in order."""
 
     sampled: TokenLogprob
     top: tuple[TokenLogprob, ...] = ()
@@ -65,6 +65,15 @@ class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
     logprobs: tuple[PositionLogprobs, ...] = ()
 
 
+class PromptLogprobs(msgspec.Struct, frozen=True, tag="prompt"):
+    """Logprobs of the prompt, where asked for: sent once to each choice, before anything else of it.
+
+    The first prompt token has none: ``positions`` begin with the second.
+    """
+
+    positions: tuple[PositionLogprobs, ...]
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The choice ended; always the last event and sent once.
 
@@ -75,7 +84,9 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     reason: FinishReason
     stop_reason: str | int | None = None
     error: str | None = None
+    error_code: str | None = None
+    """A word for programs where ``error`` has one, such as ``request_timeout``."""
 
 
 Delta = Content | Reasoning | ToolCallOpened | ArgumentsDelta | ToolCallClosed
-Event = Delta | Tokens | Finished
+Event = Delta | Tokens | PromptLogprobs | Finished

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmkit.events import Content, Event, Finished, PositionLogprobs, Tokens
+from llmkit.events import Content, Event, Finished, PositionLogprobs, PromptLogprobs, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class FoldedChoice:
     logprobs: list[PositionLogprobs]
     """One a token where logprobs were asked for, else empty."""
     finish: Finished
+    prompt_logprobs: list[PositionLogprobs] | None = None
+    """From the second prompt token on, where they were asked for."""
 
 
 class ChoiceEvents(Protocol):
@@ -34,6 +36,7 @@ class ChoiceFold:
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[PositionLogprobs] = []
+        self._prompt_logprobs: list[PositionLogprobs] | None = None
         self._finish: Finished | None = None
 
     def add(self, event: Event) -> None:
@@ -43,6 +46,8 @@ class ChoiceFold:
                 self._logprobs += event.logprobs
             case Content():
                 self._text.append(event.text)
+            case PromptLogprobs():
+                self._prompt_logprobs = list(event.positions)
             case Finished():
                 self._finish = event
             case _:
@@ -51,7 +56,9 @@ class ChoiceFold:
     def result(self) -> FoldedChoice:
         """Call it once ``Finished`` was added."""
         assert self._finish is not None, "the choice has not ended"
-        return FoldedChoice("".join(self._text), self._token_ids, self._logprobs, self._finish)
+        return FoldedChoice(
+            "".join(self._text), self._token_ids, self._logprobs, self._finish, self._prompt_logprobs
+        )
 
 
 def fold(events: Iterable[Event]) -> FoldedChoice:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import dataclasses
 import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from llmkit.assemble.engine import build_engine
 from llmkit.assemble.front import prepare_hooks
@@ -18,17 +18,25 @@ from llmkit.assemble.grammars import grammar_compiler
 from llmkit.assemble.model import open_frontend, open_model
 from llmkit.config import sources
 from llmkit.config.flags import needed
-from llmkit.contracts import AddRequest, Finished, RequestContext, SamplingParams, StepOutput, Tokenizer
+from llmkit.contracts import (
+    AddRequest,
+    Finished,
+    RequestContext,
+    SamplingParams,
+    StepOutput,
+    Tokenizer,
+)
 from llmkit.engine.client_inproc import InprocClient
 from llmkit.errors import EngineError, RequestError, UsageError
 from llmkit.events import PositionLogprobs
-from llmkit.fold import ChoiceFold, FoldedChoice
+from llmkit.fold import ChoiceFold, FoldedChoice, fold
+from llmkit.frontend.beam import BeamRun
+from llmkit.frontend.best_of import best_choices
 from llmkit.frontend.check import check_prompt
 from llmkit.frontend.fields import check_text
-from llmkit.frontend.grammars import grammar_spec
-from llmkit.frontend.output import OutputPipeline
+from llmkit.frontend.output import OutputPipeline, params_of_choice
 from llmkit.frontend.prepare import Prepared, Preparer
-from llmkit.frontend.requests import Attachments, Limits, make_requests
+from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated
 from llmkit.plugins import load_plugins
 from llmkit.types import FinishReason
 
@@ -55,7 +63,10 @@ class Output:
     """What one prompt gave; the fields of its first choice are its own too."""
 
     prompt_token_ids: list[int]
+    """As the model got them: truncated where that was asked for."""
     choices: list[Completion]
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    """One a prompt token, None for the first; None where they were not asked for."""
 
     @property
     def text(self) -> str:
@@ -174,24 +185,25 @@ class LLM:
     # ---- prompts to outputs ----
 
     def _run(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Output]:
-        batch = _Batch(self.tokenizer)
-        for prompt_ids, wanted in zip(prompts, params, strict=True):
-            check_prompt(prompt_ids, self._limits.vocab_size)
-            prepared = self._prepare(prompt_ids, wanted)
-            structured = prepared.params.structured
-            requests = make_requests(
-                prompt_ids,
-                prepared.params,
-                RequestContext(),
-                self._limits,
-                prepared.attachments,
-                None if structured is None else self._grammars.compile_now(structured),
-            )
-            batch.take(requests)
+        jobs = [self._job(*asked) for asked in zip(prompts, params, strict=True)]
         with self._turn:
             if self._engine is None:
                 raise EngineError("this LLM was closed")
-            return batch.run(self._engine)
+            return _Batch(self._engine, jobs).run()
+
+    def _job(self, prompt_ids: Sequence[int], params: SamplingParams) -> _Job:
+        check_prompt(prompt_ids, self._limits.vocab_size)
+        prompt_ids = truncated(prompt_ids, params, self._limits)
+        prepared = self._prepare(prompt_ids, params)
+        params = prepared.params
+        words = bad_word_ids(self.tokenizer, params.bad_words, self._limits.vocab_size)
+        structured = params.structured
+        grammar = None if structured is None else self._grammars.compile_now(structured)
+        attachments = dataclasses.replace(prepared.attachments, bad_words=words, grammar=grammar)
+        requests = make_requests(prompt_ids, params, RequestContext(), self._limits, attachments)
+        if params.beam_search is not None:
+            return _BeamJob(requests[0], params, self.tokenizer, self._limits.vocab_size)
+        return _SamplingJob(requests, params, self.tokenizer)
 
     def _prepare(self, prompt_ids: Sequence[int], params: SamplingParams) -> Prepared:
         if not self._hooks and not params.plugin_args:
@@ -217,63 +229,146 @@ class LLM:
         return params
 
 
+class _Job(Protocol):
+    """One prompt on its way through the engine."""
+
+    def begin(self) -> list[AddRequest]:
+        """What the engine is to do first; empty where there is nothing to do."""
+
+    def feed(self, output: StepOutput) -> tuple[list[AddRequest], list[str]]:
+        """Requests to add and to abort after one output of this job's."""
+
+    def result(self) -> Output:
+        """:raises EngineError: a choice ended with an error, or none came."""
+
+
 class _Batch:
-    """The choices of one call, on their way through the engine."""
+    """The jobs of one call; owns which request of the engine belongs to which."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._requests: list[list[AddRequest]] = []
-        self._pipelines: dict[str, OutputPipeline] = {}
-        self._folds: dict[str, ChoiceFold] = {}
+    def __init__(self, engine: InprocClient, jobs: Sequence[_Job]) -> None:
+        self._engine = engine
+        self._jobs = jobs
+        self._open: dict[str, _Job] = {}
 
-    def take(self, requests: list[AddRequest]) -> None:
-        """The choices of one prompt."""
-        self._requests.append(requests)
-
-    def run(self, engine: InprocClient) -> list[Output]:
+    def run(self) -> list[Output]:
         """Generate; whatever happens, nothing of it stays in the engine."""
         try:
-            for request in itertools.chain.from_iterable(self._requests):
-                self._enter(request, engine)
-            for output in engine.outputs():
-                self._route(output, engine)
+            for job in self._jobs:
+                self._add(job, job.begin())
+            for output in self._engine.outputs():
+                self._route(output)
         finally:
-            engine.abort(list(self._pipelines))
-        if self._pipelines:
-            raise EngineError(f"the engine left {len(self._pipelines)} choices without an end")
-        return [self._output(requests) for requests in self._requests]
+            self._engine.abort(list(self._open))
+        if self._open:
+            raise EngineError(f"the engine left {len(self._open)} choices without an end")
+        return [job.result() for job in self._jobs]
 
-    def _enter(self, request: AddRequest, engine: InprocClient) -> None:
-        fold = self._folds[request.request_id] = ChoiceFold()
-        if request.max_tokens == 0:
-            fold.add(Finished(FinishReason.LENGTH))
-            return
-        pipeline = OutputPipeline(self._tokenizer, request.prompt_ids, request.params)
-        self._pipelines[request.request_id] = pipeline
-        engine.add(request)
+    def _add(self, job: _Job, requests: Sequence[AddRequest]) -> None:
+        for request in requests:
+            self._open[request.request_id] = job
+            self._engine.add(request)
 
-    def _route(self, output: StepOutput, engine: InprocClient) -> None:
-        pipeline = self._pipelines.get(output.request_id)
-        if pipeline is None:  # ended by a stop string, or left from a call that was interrupted
+    def _route(self, output: StepOutput) -> None:
+        job = self._open.get(output.request_id)
+        if job is None:  # ended by a stop string, or left from a call that was interrupted
             return
+        if output.finish is not None:
+            del self._open[output.request_id]
+        requests, ended = job.feed(output)
+        self._add(job, requests)
+        if ended:
+            for request_id in ended:
+                self._open.pop(request_id, None)
+            self._engine.abort(ended)
+
+
+class _SamplingJob:
+    """Choices of a prompt; owns their pipelines and what they gave."""
+
+    def __init__(self, requests: list[AddRequest], params: SamplingParams, tokenizer: Tokenizer) -> None:
+        self._requests = requests
+        self._params = params
+        self._folds = {request.request_id: ChoiceFold() for request in requests}
+        self._pipelines = {
+            request.request_id: OutputPipeline(
+                tokenizer, request.prompt_ids, params_of_choice(params, request.choice)
+            )
+            for request in requests
+        }
+
+    def begin(self) -> list[AddRequest]:
+        if self._requests[0].max_tokens:
+            return self._requests
+        sent = 0 if self._params.prompt_logprobs is None else 1
+        for request in self._requests[sent:]:
+            self._folds[request.request_id].add(Finished(FinishReason.LENGTH))
+        return self._requests[:sent]
+
+    def feed(self, output: StepOutput) -> tuple[list[AddRequest], list[str]]:
+        pipeline = self._pipelines[output.request_id]
         for event in pipeline.feed(output):
             self._folds[output.request_id].add(event)
-        if pipeline.finished:
-            del self._pipelines[output.request_id]
-        if pipeline.abort_needed:
-            engine.abort([output.request_id])
+        return [], [output.request_id] if pipeline.abort_needed else []
 
-    def _output(self, requests: list[AddRequest]) -> Output:
-        choices = [
-            _completion(self._folds[request.request_id].result(), request.params) for request in requests
-        ]
-        return Output(requests[0].prompt_ids, choices)
+    def result(self) -> Output:
+        choices = [fold.result() for fold in self._folds.values()]
+        for choice in choices:
+            _check_end(choice.finish)
+        best = list(range(len(choices)))
+        if len(choices) > self._params.n:
+            best = best_choices([choice.logprobs for choice in choices], self._params.n)
+        first = choices[0].prompt_logprobs
+        return Output(
+            self._requests[0].prompt_ids,
+            [_completion(choices[index], self._params) for index in best],
+            None if first is None else [None, *first],
+        )
+
+
+class _BeamJob:
+    """A beam search; owns the outputs of the round under way."""
+
+    def __init__(
+        self, request: AddRequest, params: SamplingParams, tokenizer: Tokenizer, vocab_size: int
+    ) -> None:
+        self._request = request
+        self._params = params
+        self._tokenizer = tokenizer
+        self._search = BeamRun(request, params, vocab_size) if request.max_tokens else None
+        self._round: dict[str, StepOutput | None] = {}
+
+    def begin(self) -> list[AddRequest]:
+        return [] if self._search is None else self._begin_round(self._search)
+
+    def feed(self, output: StepOutput) -> tuple[list[AddRequest], list[str]]:
+        assert self._search is not None, "an output of nothing"
+        if output.finish is not FinishReason.LENGTH:
+            _check_end(Finished(FinishReason.ERROR, error=output.error))
+        self._round[output.request_id] = output
+        outputs = [given for given in self._round.values() if given is not None]
+        if len(outputs) < len(self._round):
+            return [], []
+        self._search.advance(outputs)
+        return ([] if self._search.ended else self._begin_round(self._search)), []
+
+    def result(self) -> Output:
+        if self._search is None:
+            nothing = FoldedChoice("", [], [], Finished(FinishReason.LENGTH))
+            folds = [nothing] * self._params.n
+        else:
+            folds = [self._fold(result) for result in self._search.results()]
+        return Output(self._request.prompt_ids, [_completion(choice, self._params) for choice in folds])
+
+    def _begin_round(self, search: BeamRun) -> list[AddRequest]:
+        requests = search.requests()
+        self._round = dict.fromkeys(request.request_id for request in requests)
+        return requests
+
+    def _fold(self, result: StepOutput) -> FoldedChoice:
+        return fold(OutputPipeline(self._tokenizer, self._request.prompt_ids, self._params).feed(result))
 
 
 def _completion(choice: FoldedChoice, params: SamplingParams) -> Completion:
-    """:raises EngineError: the choice ended with an error."""
-    if choice.finish.reason is FinishReason.ERROR:
-        raise EngineError(choice.finish.error or "the engine gave no reason")
     return Completion(
         text=choice.text,
         token_ids=choice.token_ids,
@@ -281,6 +376,12 @@ def _completion(choice: FoldedChoice, params: SamplingParams) -> Completion:
         stop_reason=choice.finish.stop_reason,
         logprobs=None if params.logprobs is None else choice.logprobs,
     )
+
+
+def _check_end(finish: Finished) -> None:
+    """:raises EngineError: the choice ended with an error."""
+    if finish.reason is FinishReason.ERROR:
+        raise EngineError(finish.error or "the engine gave no reason")
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

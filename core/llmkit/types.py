@@ -81,6 +81,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Number of alternatives per token besides the sampled one; None means no logprobs."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    """False drops the spaces with which a tokenizer parts special tokens that follow each other."""
     best_of: int | None = None
     """Choices generated, of which the ``n`` with the highest mean logprob a token are returned."""
     beam_search: BeamSearch | None = None
@@ -96,6 +97,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     structured: StructuredOutput | None = None
     plugin_args: dict[str, Any] = {}
     """Per-plugin request data, validated by each plugin's schema; plain msgpack values."""
+
+    @property
+    def num_sequences(self) -> int:
+        """How many of its continuations are computed at once."""
+        if self.beam_search is not None:
+            return self.beam_search.width
+        return self.n if self.best_of is None else self.best_of
 
     @property
     def greedy(self) -> bool:

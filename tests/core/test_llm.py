@@ -130,11 +130,11 @@ async def test_it_works_where_an_event_loop_runs(llm):
 
 
 def test_an_interrupted_call_leaves_nothing_in_the_engine(llm, monkeypatch):
-    def interrupted(output, engine):
+    def interrupted(batch, output):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("llmkit.llm._Batch._route", lambda self, output, engine: interrupted(output, engine))
+        patch.setattr("llmkit.llm._Batch._route", interrupted)
         with pytest.raises(KeyboardInterrupt):
             llm.generate(["weather"] * 3)
     assert llm.generate("after")[0].text == "after"

@@ -23,4 +23,7 @@ class CacheConfig:
     )
     kv_cache_dtype: str = option("auto", "of K and V: auto is the activations' own")
     enable_prefix_caching: bool = option(True, "reuse the KV of prompts that begin alike")
+    isolate_prefix_cache: bool = option(
+        False, "reuse the KV of prompts within one API key only, so that no key can tell what another sent"
+    )
     prefix_cache_salt: str = option("", "part of every prefix-cache key of this deployment", secret=True)

@@ -21,6 +21,14 @@ class SchedulerConfig:
         minimum=1,
         maximum=1 << 20,
     )
+    max_tokens_per_key: int | None = option(
+        None,
+        "most tokens, prompts and answers to come together, that one API key may have in flight; beyond it "
+        "its client gets 429",
+        parse=parse_count,
+        minimum=1,
+        maximum=1 << 40,
+    )
     max_queue: int = option(
         1024, "most requests waiting; beyond it a client gets 429", minimum=1, maximum=1 << 20
     )

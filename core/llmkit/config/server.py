@@ -27,6 +27,13 @@ class ServerConfig:
     shutdown_timeout: float = option(
         30.0, "seconds that running requests get after SIGTERM", minimum=0, maximum=86400
     )
+    request_timeout: float | None = option(
+        None,
+        "seconds within which a request must end, waiting included; a client may lower it with "
+        "X-Request-Timeout; none by default",
+        minimum=0.001,
+        maximum=86400,
+    )
     enable_log_requests: bool = option(False, "log every request's prompt size and parameters")
     max_request_bytes: int = option(
         16 << 20, "largest request body", parse=parse_size, minimum=1024, maximum=1 << 30

@@ -56,7 +56,8 @@ class Usage:
 class Generation(Protocol):
     """One request under way: an async iterator of (choice index, event).
 
-    Every choice ends in exactly one ``Finished``. Closing it (``aclose``) aborts what still runs.
+    Where logprobs of the prompt were asked for, each choice begins with ``PromptLogprobs``. Every choice
+    ends in exactly one ``Finished``. Closing it (``aclose``) aborts what still runs.
     """
 
     request_id: str
@@ -79,6 +80,10 @@ class RequestContext:
     cache_salt: str | None = None
     priority: int = 0
     """Lower goes first. Other than 0 it is refused under ``fcfs`` and ``fair``, which look at no priority."""
+    caller: str = ""
+    """Who asks: the server's name for the API key, ``request.state.caller``; empty: nobody in particular."""
+    timeout_s: float | None = None
+    """The request ends with an error after that; ``--request-timeout`` where that is less."""
     default_max_tokens: int | None = None
     """Where ``params.max_tokens`` is None: cut to the context, unlike a request's own. None takes the
     model's."""

@@ -43,6 +43,7 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_GRAMMAR_CHARS = 1 << 18
 MAX_LENGTH_PENALTY = 10.0
+MAX_TIMEOUT_S = 86_400
 MAX_PLUGIN_ARGS_BYTES = 64 << 10
 """Encoded, of all plugins together; every choice carries them."""
 MAX_PLUGIN_ARGS_DEPTH = 32
@@ -85,12 +86,23 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
     _allowed(params.allowed_token_ids, vocab_size)
     check_structured(params.structured)
     _plugin_args(params.plugin_args)
-    _choices(params)
+    check_choices(params)
+    _beams_fit(params, vocab_size)
 
 
-def check_choices(n: Any) -> None:
-    """:raises RequestError: so many choices no request may have."""
-    integer("n", n, 1, MAX_CHOICES)
+def check_choices(params: SamplingParams) -> None:
+    """:raises RequestError: ``n``, ``best_of`` or ``beam_search`` is wrong, or they do not fit each other."""
+    integer("n", params.n, 1, MAX_CHOICES)
+    if params.best_of is not None:
+        integer("best_of", params.best_of, 1, MAX_CHOICES)
+        if params.best_of < params.n:
+            raise RequestError(
+                f"best_of is {params.best_of}; it must be at least n ({params.n}), of which n return",
+                param="best_of",
+                code="invalid_value",
+            )
+    if params.beam_search is not None:
+        _beam_search(params, params.beam_search)
 
 
 def check_truncation(most: Any) -> None:
@@ -165,6 +177,12 @@ def check_priority(priority: Any, policy: str) -> None:
             param="priority",
             code="unsupported_parameter",
         )
+
+
+def check_timeout(timeout_s: Any) -> None:
+    """:raises RequestError: it is no number of seconds above 0."""
+    if timeout_s is not None:
+        number("timeout", timeout_s, 0, MAX_TIMEOUT_S, open_below=True)
 
 
 def check_salt(cache_salt: Any) -> None:
@@ -247,20 +265,6 @@ def _logprobs(params: SamplingParams) -> None:
             integer(name, getattr(params, name), 0, MAX_LOGPROBS)
 
 
-def _choices(params: SamplingParams) -> None:
-    check_choices(params.n)
-    if params.best_of is not None:
-        integer("best_of", params.best_of, 1, MAX_CHOICES)
-        if params.best_of < params.n:
-            raise RequestError(
-                f"best_of is {params.best_of}; it must be at least n ({params.n}), of which n return",
-                param="best_of",
-                code="invalid_value",
-            )
-    if params.beam_search is not None:
-        _beam_search(params, params.beam_search)
-
-
 def _beam_search(params: SamplingParams, search: Any) -> None:
     if not isinstance(search, BeamSearch):
         raise wrong_type("beam_search", search, "a BeamSearch")
@@ -271,6 +275,17 @@ def _beam_search(params: SamplingParams, search: Any) -> None:
         raise RequestError(
             f"n is {params.n}; of {search.width} beams at most {search.width} can be returned",
             param="n",
+            code="integer_above_max_value",
+        )
+
+
+def _beams_fit(params: SamplingParams, vocab_size: int) -> None:
+    if params.beam_search is None:
+        return
+    if params.beam_search.width > vocab_size:
+        raise RequestError(
+            f"beam_search.width is {params.beam_search.width}; this model knows {vocab_size} tokens",
+            param="beam_search.width",
             code="integer_above_max_value",
         )
     asked = next((name for name in _NOT_WITH_BEAMS if getattr(params, name) != _SILENT[name]), None)

@@ -193,7 +193,9 @@ class Front:
         self, client: SocketEngineClient, model: ModelAtHand, front_model: FrontModel, ready: EngineReady
     ) -> None:
         config = self._config
-        limits = Limits.of(ready, front_model, config.model.seed)
+        limits = Limits.of(
+            ready, front_model, config.model.seed, isolate_callers=config.cache.isolate_prefix_cache
+        )
         if self._make_grammars is not None:
             self._grammars = self._make_grammars(
                 lambda: grammar_spec(front_model.tokenizer, front_model.eos_ids, ready.vocab_size)

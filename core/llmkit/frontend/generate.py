@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from llmkit.config import Config
-from llmkit.contracts import (
-    AddRequest,
-    CompiledGrammar,
-    EngineClient,
-    Event,
-    Finished,
-    OutputStream,
-    RequestContext,
-    SamplingParams,
-    StepOutput,
-    Tokenizer,
-    Usage,
-)
+from llmkit.contracts import EngineClient, Generation, RequestContext, SamplingParams, Tokenizer
 from llmkit.errors import EngineError, RequestError
-from llmkit.frontend.check import check_choices, check_priority, check_prompt
+from llmkit.frontend.beam_generation import BeamGeneration
+from llmkit.frontend.best_of import BestOf
+from llmkit.frontend.check import check_choices, check_priority, check_prompt, check_timeout
+from llmkit.frontend.generation import Accepted, Deadline, EngineGeneration
 from llmkit.frontend.grammars import GrammarCompiler
-from llmkit.frontend.observers import Observer, Observers, RequestNotes
-from llmkit.frontend.output import OutputPipeline
+from llmkit.frontend.observers import Observers
 from llmkit.frontend.prepare import Preparer
-from llmkit.frontend.requests import Limits, make_requests
-from llmkit.frontend.room import Room
+from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated
+from llmkit.frontend.room import Place, Room
 from llmkit.frontend.texts import Texts
-from llmkit.merge import Merged
-from llmkit.types import FinishReason
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +49,10 @@ class FrontGenerator:
         self._preparer = preparer
         self._observers = observers or Observers()
         self._grammars = grammars
-        self._room = Room(config.scheduler.max_num_seqs + config.scheduler.max_queue)
+        self._room = Room(
+            config.scheduler.max_num_seqs + config.scheduler.max_queue, config.scheduler.max_tokens_per_key
+        )
+        self._timeout_s = config.server.request_timeout
         self._policy = config.scheduler.scheduling_policy
         self._logs_requests = config.server.enable_log_requests
         self._closed: Callable[[], EngineError] | None = None
@@ -86,37 +78,26 @@ class FrontGenerator:
         context: RequestContext | None = None,
         *,
         add_special_tokens: bool = True,
-    ) -> EngineGeneration:
+    ) -> Generation:
         """As ``contracts.Generator.submit``."""
         context = context or RequestContext()
         self._check_open()
-        check_choices(params.n)
+        check_choices(params)
         check_priority(context.priority, self._policy)
-        held = params.n
-        self._room.enter(held)
+        deadline = self._deadline(context)
+        place = self._room.enter(params.num_sequences)
         try:
-            if isinstance(prompt, str):
-                prompt = await self._texts.prompt_ids(prompt, add_special_tokens=add_special_tokens)
-            check_prompt(prompt, self._limits.vocab_size)
-            prepared = await self._preparer.run(prompt, params, context)
-            grammar = await self._grammar_of(prepared.params)
-            requests = make_requests(
-                prompt, prepared.params, context, self._limits, prepared.attachments, grammar
+            accepted = await self._accept(
+                prompt, params, context, place, deadline, add_special_tokens=add_special_tokens
             )
-            # A plugin may have changed n.
-            self._room.leave(held)
-            held = 0
-            self._room.enter(len(requests))
-            held = len(requests)
             # What was checked still holds when the requests are sent: nothing is awaited in between.
             self._check_open()
-            generation = EngineGeneration(requests, self._tokenizer, self._room.leave, self._observers.tell)
-            await generation.start(self._client)
+            generation = await self._start(accepted)
         except BaseException:
-            self._room.leave(held)
+            place.close()
             raise
         if self._logs_requests:
-            _log(requests[0], context)
+            _log(accepted, context)
         return generation
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -127,153 +108,71 @@ class FrontGenerator:
         """As ``contracts.Generator.detokenize``."""
         return await self._texts.decode(ids, name)
 
-    async def _grammar_of(self, params: SamplingParams) -> CompiledGrammar | None:
-        if params.structured is None:
+    # ---- the steps of a request ----
+
+    async def _accept(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        context: RequestContext,
+        place: Place,
+        deadline: Deadline | None,
+        *,
+        add_special_tokens: bool,
+    ) -> Accepted:
+        if isinstance(prompt, str):
+            whole = params.truncate_prompt_tokens is None
+            prompt = await self._texts.prompt_ids(prompt, add_special_tokens=add_special_tokens, whole=whole)
+        check_prompt(prompt, self._limits.vocab_size)
+        prompt = truncated(prompt, params, self._limits)
+        prepared = await self._preparer.run(prompt, params, context)
+        params = prepared.params
+        attachments = await self._attached(params, prepared.attachments)
+        requests = make_requests(prompt, params, context, self._limits, attachments)
+        place.resize(params.num_sequences)  # a plugin may have changed it
+        place.charge(context.caller, len(requests[0].prompt_ids), requests[0].max_tokens)
+        return Accepted(requests, params, self._tokenizer, place, self._observers.tell, deadline)
+
+    async def _attached(self, params: SamplingParams, attachments: Attachments) -> Attachments:
+        if params.bad_words:
+            words = bad_word_ids(self._tokenizer, params.bad_words, self._limits.vocab_size)
+            attachments = dataclasses.replace(attachments, bad_words=words)
+        if params.structured is not None:
+            if self._grammars is None:
+                raise RequestError("structured output is not available here", param="structured")
+            grammar = await self._grammars.compile(params.structured)
+            attachments = dataclasses.replace(attachments, grammar=grammar)
+        return attachments
+
+    async def _start(self, accepted: Accepted) -> Generation:
+        params = accepted.params
+        if params.beam_search is not None:
+            beams = BeamGeneration(accepted, self._limits.vocab_size)
+            await beams.start(self._client)
+            return beams
+        generation = EngineGeneration(accepted)
+        await generation.start(self._client)
+        if params.num_sequences == params.n:
+            return generation
+        return BestOf(generation, params.num_sequences, params.n, with_logprobs=params.logprobs is not None)
+
+    def _deadline(self, context: RequestContext) -> Deadline | None:
+        check_timeout(context.timeout_s)
+        allowed = [seconds for seconds in (self._timeout_s, context.timeout_s) if seconds is not None]
+        if not allowed:
             return None
-        if self._grammars is None:
-            raise RequestError("structured output is not available here", param="structured")
-        return await self._grammars.compile(params.structured)
+        return Deadline(asyncio.get_running_loop().time() + min(allowed), min(allowed))
 
     def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed()
 
 
-class EngineGeneration:
-    """One request under way, as ``contracts.Generation``; owns its choices' pipelines and streams."""
-
-    def __init__(
-        self,
-        requests: Sequence[AddRequest],
-        tokenizer: Tokenizer,
-        on_end: Callable[[int], None],
-        tell: Observer,
-    ) -> None:
-        first = requests[0]
-        self.request_id = first.request_id.rpartition("-")[0]
-        self.prompt_ids: Sequence[int] = first.prompt_ids
-        self._requests = requests
-        self._pipelines = [OutputPipeline(tokenizer, first.prompt_ids, first.params) for _ in requests]
-        self._on_end = on_end
-        self._notes = RequestNotes(self.request_id, len(requests), tell)
-        self._live = set(range(len(requests)))
-        self._events: deque[tuple[int, Event]] = deque()
-        self._streams: list[OutputStream] = []
-        self._outputs: Merged[Outcome] | None = None
-
-    async def start(self, client: EngineClient) -> None:
-        """Send the requests; once, before anything else.
-
-        :raises EngineError: the engine is gone; none is left there.
-        """
-        if self._requests[0].max_tokens == 0:
-            # Nothing to generate: the engine need not know.
-            self._events += [(index, Finished(FinishReason.LENGTH)) for index in self._live]
-            self._end(list(self._live), FinishReason.LENGTH)
-            return
-        try:
-            for request in self._requests:
-                self._streams.append(client.stream(request))
-        except BaseException:
-            for stream in self._streams:
-                await stream.aclose()
-            raise
-        self._outputs = Merged([_Outcomes(stream) for stream in self._streams])
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(
-            prompt_tokens=len(self.prompt_ids),
-            completion_tokens=sum(pipeline.num_tokens for pipeline in self._pipelines),
-            cached_tokens=self._pipelines[0].cached_tokens,
-        )
-
-    def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:
-        return self
-
-    async def __anext__(self) -> tuple[int, Event]:
-        while not self._events:
-            if not self._live or self._outputs is None:
-                raise StopAsyncIteration
-            index, outcome = await anext(self._outputs)
-            if index not in self._live:
-                continue
-            pipeline = self._pipelines[index]
-            if isinstance(outcome, EngineError):
-                events = pipeline.fail(str(outcome))
-            else:
-                events = pipeline.feed(outcome)
-                if pipeline.num_tokens:
-                    self._notes.token()
-            self._events += [(index, event) for event in events]
-            if pipeline.finished:
-                self._end([index], _reason(events))
-                if pipeline.abort_needed:
-                    await self._close_streams([index])
-        return self._events.popleft()
-
-    async def aclose(self) -> None:
-        """Abort what still runs; no more events come."""
-        self._events.clear()
-        live = sorted(self._live)
-        self._end(live, FinishReason.ABORT)
-        if self._outputs is not None:
-            await self._close_streams(live)
-
-    async def _close_streams(self, indices: Sequence[int]) -> None:
-        assert self._outputs is not None
-        for index in indices:
-            self._outputs.stop(index)
-        for index in indices:
-            await self._streams[index].aclose()
-
-    def _end(self, indices: Sequence[int], reason: FinishReason) -> None:
-        self._live.difference_update(indices)
-        self._on_end(len(indices))
-        for index in indices:
-            self._notes.end(index, reason, self.usage)
-
-
-Outcome = StepOutput | EngineError
-
-
-class _Outcomes:
-    """A stream's outputs and, as its last item, the error it ended with."""
-
-    def __init__(self, stream: OutputStream) -> None:
-        self._stream = stream
-        self._ended = False
-
-    def __aiter__(self) -> _Outcomes:
-        return self
-
-    async def __anext__(self) -> Outcome:
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            outcome = await anext(self._stream)
-        except EngineError as error:
-            self._ended = True
-            return error
-        except StopAsyncIteration:
-            self._ended = True
-            return EngineError("the engine ended the request's outputs without a finish reason")
-        self._ended = outcome.finish is not None
-        return outcome
-
-
-def _reason(events: Sequence[Event]) -> FinishReason:
-    """Of a choice whose last events these are."""
-    end = events[-1]
-    assert isinstance(end, Finished), "a choice ends with Finished"
-    return end.reason
-
-
-def _log(request: AddRequest, context: RequestContext) -> None:
+def _log(accepted: Accepted, context: RequestContext) -> None:
     logger.info(
         "request %s (%s): %d prompt tokens, %s",
-        request.request_id.rpartition("-")[0],
+        accepted.request_id,
         context.request_id,
-        len(request.prompt_ids),
-        request.params,
+        len(accepted.prompt_ids),
+        accepted.params,
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmkit.contracts import Content, Delta, Event, Finished, StepOutput, Tokenizer, Tokens
+import msgspec
+
+from llmkit.contracts import Content, Delta, Event, Finished, PromptLogprobs, StepOutput, Tokenizer, Tokens
 from llmkit.events import PositionLogprobs
 from llmkit.frontend.detokenizer import Detokenizer
 from llmkit.frontend.stop import StopMatcher
@@ -27,6 +29,9 @@ class OutputPipeline:
         self._matcher = StopMatcher(params.stop, include_in_output=params.include_stop_str_in_output)
         self._shows_stop_token = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
+        self._awaited = None if params.prompt_logprobs is None else len(prompt_ids) - 1
+        """Prompt positions whose logprobs come first; None once they are passed on, or not asked for."""
+        self._prompt_logprobs: list[PositionLogprobs] = []
         self.num_tokens = 0
         """Generated tokens so far, as usage counts them."""
         self.cached_tokens = 0
@@ -39,8 +44,10 @@ class OutputPipeline:
         """The events of one step: its tokens first, ``Finished`` last where the choice ends."""
         assert not self.finished, "an output after the end"
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
-        text, used = self._text(output)
         events: list[Event] = []
+        if self._awaited is not None:
+            events += self._prompt(output, self._awaited)
+        text, used = self._text(output)
         if used:
             self.num_tokens += used
             events.append(_tokens(output.token_ids[:used], (output.logprobs or [])[:used]))
@@ -55,11 +62,18 @@ class OutputPipeline:
         self.finished = True
         return [*events, *_deltas(text), end]
 
-    def fail(self, error: str) -> list[Event]:
+    def fail(self, error: str, code: str | None = None) -> list[Event]:
         """The engine can give no more: show what is held back and end with an error."""
         assert not self.finished, "a failure after the end"
         self.finished = True
-        return [*_deltas(self._rest()), Finished(FinishReason.ERROR, error=error)]
+        return [*_deltas(self._rest()), Finished(FinishReason.ERROR, error=error, error_code=code)]
+
+    def _prompt(self, output: StepOutput, awaited: int) -> list[Event]:
+        self._prompt_logprobs += output.prompt_logprobs or ()
+        if len(self._prompt_logprobs) < awaited:
+            return []
+        positions, self._prompt_logprobs, self._awaited = self._prompt_logprobs, [], None
+        return [PromptLogprobs(tuple(positions))]
 
     def _text(self, output: StepOutput) -> tuple[str, int]:
         """The step's text and how many of its tokens count: those up to the end of a stop string."""
@@ -83,6 +97,13 @@ class OutputPipeline:
     def _end(self, output: StepOutput) -> Finished:
         assert output.finish is not None
         return Finished(output.finish, output.stop_token, output.error)
+
+
+def params_of_choice(params: SamplingParams, choice: int) -> SamplingParams:
+    """What a choice's own outputs hold: the prompt's logprobs come with the first one alone."""
+    if choice == 0 or params.prompt_logprobs is None:
+        return params
+    return msgspec.structs.replace(params, prompt_logprobs=None)
 
 
 def _tokens(token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs]) -> Tokens:

@@ -10,12 +10,31 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from llmkit.contracts import AddRequest, CompiledGrammar, EngineReady, RequestContext, SamplingParams
-from llmkit.frontend.check import check_params, check_salt, resolve_max_tokens
+from llmkit.contracts import (
+    AddRequest,
+    CompiledGrammar,
+    EngineReady,
+    RequestContext,
+    SamplingParams,
+    Tokenizer,
+)
+from llmkit.errors import RequestError
+from llmkit.frontend.check import (
+    MAX_BAD_WORD_CHARS,
+    MAX_BAD_WORDS,
+    check_params,
+    check_salt,
+    check_truncation,
+    resolve_max_tokens,
+)
+from llmkit.frontend.fields import texts
+from llmkit.frontend.output import params_of_choice
 from llmkit.frontend.services import FrontModel
 
 _FLAT_TEMPERATURE = 1e6
 """Above it every distribution is flat to single precision, in which larger ones may overflow."""
+_CALLER = "llmkit.caller"
+"""Names the caller among the keys of the prefix cache; no plugin can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +49,59 @@ class Limits:
     """Of the model's generation config, for a request that gives none; cut to the context."""
     seed: int = 0
     """For requests that give none; 0 draws one."""
+    isolate_callers: bool = False
+    """Requests of different callers share no cached prefix."""
 
     @staticmethod
-    def of(ready: EngineReady, model: FrontModel, seed: int) -> Limits:
+    def of(ready: EngineReady, model: FrontModel, seed: int, *, isolate_callers: bool = False) -> Limits:
         """Ends of sequence that the model has no row for cannot come and are left out."""
         ends = tuple(token_id for token_id in model.eos_ids if 0 <= token_id < ready.vocab_size)
         default_max_tokens = model.generation_defaults.get("max_tokens")
-        return Limits(ready.max_model_len, ready.vocab_size, ends, default_max_tokens, seed)
+        return Limits(ready.max_model_len, ready.vocab_size, ends, default_max_tokens, seed, isolate_callers)
 
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """What ``prepare_request`` hooks added to a request."""
+    """What goes with a request besides its prompt and parameters."""
 
     cache_keys: tuple[tuple[str, bytes], ...] = ()
+    """Of ``prepare_request`` hooks."""
     plugin_data: dict[str, bytes] = field(default_factory=dict)
+    """Of hooks and logits processors."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: CompiledGrammar | None = None
+
+
+def truncated(prompt_ids: Sequence[int], params: SamplingParams, limits: Limits) -> Sequence[int]:
+    """The prompt's end, as ``truncate_prompt_tokens`` has it; idempotent.
+
+    :raises RequestError: it would keep more than the context holds.
+    """
+    most = params.truncate_prompt_tokens
+    check_truncation(most)
+    if most is None:
+        return prompt_ids
+    if most == -1:
+        answer = 1 if type(params.max_tokens) is not int else params.max_tokens
+        most = max(1, limits.max_model_len - answer)
+    if most > limits.max_model_len:
+        raise RequestError(
+            f"truncate_prompt_tokens is {most}; this model's context holds {limits.max_model_len} tokens",
+            param="truncate_prompt_tokens",
+            code="integer_above_max_value",
+        )
+    return prompt_ids[-most:]
+
+
+def bad_word_ids(tokenizer: Tokenizer, words: Sequence[str], vocab_size: int) -> tuple[tuple[int, ...], ...]:
+    """Every way of tokenizing ``words`` at the start of a text and after a space.
+
+    :raises RequestError: they are no list of texts.
+    """
+    texts("bad_words", words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
+    variants = (variant for word in words for variant in (word, " " + word.lstrip(" ")))
+    found = (tuple(tokenizer.encode(variant, add_special_tokens=False)) for variant in variants)
+    return tuple(dict.fromkeys(ids for ids in found if ids and max(ids) < vocab_size))
 
 
 def make_requests(
@@ -53,9 +110,8 @@ def make_requests(
     context: RequestContext,
     limits: Limits,
     attachments: Attachments,
-    grammar: CompiledGrammar | None = None,
 ) -> list[AddRequest]:
-    """``params.n`` requests with one prompt, one seed and ids of their own.
+    """One request a sequence, with one prompt, one seed and ids of their own; of a beam search the first one.
 
     ``prompt_ids`` have passed ``check_prompt``. Request ids are made here: a client's would let two
     requests share a key.
@@ -64,41 +120,70 @@ def make_requests(
     """
     check_params(params, limits.vocab_size)
     check_salt(context.cache_salt)
+    ids = list(truncated(prompt_ids, params, limits))
     default = context.default_max_tokens
     if default is None:
         default = limits.default_max_tokens
-    max_tokens = resolve_max_tokens(len(prompt_ids), params.max_tokens, limits.max_model_len, default)
-    params = _in_engine_terms(params, max_tokens, limits)
-    base, ids, arrival_s = uuid.uuid4().hex, list(prompt_ids), time.time()
-    seed = _seed(params, limits)
+    max_tokens = resolve_max_tokens(len(ids), params.max_tokens, limits.max_model_len, default)
+    base = uuid.uuid4().hex
+    keys = attachments.cache_keys
+    if limits.isolate_callers:
+        keys = (*keys, (_CALLER, context.caller.encode()))
+    first = AddRequest(
+        request_id=f"{base}-0",
+        prompt_ids=ids,
+        params=_in_engine_terms(params, max_tokens, limits),
+        seed=_seed(params, limits),
+        max_tokens=max_tokens,
+        eos_ids=() if params.ignore_eos else limits.eos_ids,
+        priority=context.priority,
+        arrival_s=time.time(),
+        cache_salt=context.cache_salt,
+        cache_keys=keys,
+        plugin_data=attachments.plugin_data,
+        caller=context.caller,
+        bad_words=attachments.bad_words,
+        grammar=attachments.grammar,
+    )
+    if params.beam_search is not None:
+        return [first]
+    return [first, *_followers(first, params.num_sequences, base)]
+
+
+def _followers(leader: AddRequest, choices: int, base: str) -> list[AddRequest]:
+    """The other choices: the prompt, and so its logprobs, is the first one's to compute."""
     return [
-        AddRequest(
+        msgspec.structs.replace(
+            leader,
             request_id=f"{base}-{choice}",
-            prompt_ids=ids,
-            params=params,
-            seed=seed,
-            max_tokens=max_tokens,
-            eos_ids=() if params.ignore_eos else limits.eos_ids,
             choice=choice,
-            priority=context.priority,
-            arrival_s=arrival_s,
-            cache_salt=context.cache_salt,
-            cache_keys=attachments.cache_keys,
-            plugin_data=attachments.plugin_data,
-            grammar=grammar,
+            leader=leader.request_id,
+            params=params_of_choice(leader.params, choice),
         )
-        for choice in range(params.n)
+        for choice in range(1, choices)
     ]
 
 
 def _in_engine_terms(params: SamplingParams, max_tokens: int, limits: Limits) -> SamplingParams:
-    """The same request in numbers that fit the arrays of a batch."""
-    top_k = params.top_k if 0 <= params.top_k < limits.vocab_size else 0
-    min_tokens = min(params.min_tokens, max_tokens)
-    temperature = min(params.temperature, _FLAT_TEMPERATURE)
-    if (top_k, min_tokens, temperature) == (params.top_k, params.min_tokens, params.temperature):
-        return params
-    return msgspec.structs.replace(params, top_k=top_k, min_tokens=min_tokens, temperature=temperature)
+    """The same request in numbers that fit the arrays of a batch, without what the front does for it."""
+    logprobs = params.logprobs
+    if logprobs is None and params.best_of is not None:
+        logprobs = 0  # the front compares choices by them
+    return msgspec.structs.replace(
+        params,
+        top_k=params.top_k if 0 <= params.top_k < limits.vocab_size else 0,
+        min_tokens=min(params.min_tokens, max_tokens),
+        temperature=min(params.temperature, _FLAT_TEMPERATURE),
+        logprobs=logprobs,
+        n=1,
+        best_of=None,
+        beam_search=None,
+        stop=(),
+        bad_words=(),
+        structured=None,
+        plugin_args={},
+        truncate_prompt_tokens=None,
+    )
 
 
 def _seed(params: SamplingParams, limits: Limits) -> int:

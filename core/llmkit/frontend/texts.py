@@ -20,10 +20,13 @@ class Texts:
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
 
-    async def prompt_ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """:raises RequestError: it is no Unicode text, or surely longer than the context."""
+    async def prompt_ids(self, text: str, *, add_special_tokens: bool, whole: bool = True) -> list[int]:
+        """:raises RequestError: it is no Unicode text, or, if all of it is wanted, surely longer than the
+        context.
+        """
         check_text("prompt", text)
-        check_fits(text, self._tokenizer.longest_token, self._max_model_len)
+        if whole:
+            check_fits(text, self._tokenizer.longest_token, self._max_model_len)
         return await self._encode(text, add_special_tokens)
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
