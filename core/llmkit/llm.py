@@ -34,6 +34,7 @@ from llmkit.frontend.beam import BeamRun
 from llmkit.frontend.best_of import best_choices
 from llmkit.frontend.check import check_prompt
 from llmkit.frontend.fields import check_text
+from llmkit.frontend.grammars import grammar_spec
 from llmkit.frontend.output import OutputPipeline, params_of_choice
 from llmkit.frontend.prepare import Prepared, Preparer
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated

@@ -121,7 +121,8 @@ async def test_logprobs_name_the_bytes(front: LocalFront, client: httpx.AsyncCli
 async def test_sampling_fields_reach_the_engine() -> None:
     config = Config()
     config = replace(config, scheduler=replace(config.scheduler, scheduling_policy="deadline"))
-    hooks = [PrepareHook(name, lambda draft: None) for name in "ab"]
+    seen = []
+    hooks = [PrepareHook(name, lambda draft: seen.append(draft.params)) for name in "ab"]
     front = LocalFront(config, hooks=hooks)
     fields = {
         "temperature": 0.5,
@@ -156,14 +157,16 @@ async def test_sampling_fields_reach_the_engine() -> None:
     assert request.seed == 3
     assert request.priority == 3
     assert request.cache_salt == "salt"
-    params = request.params
+    params, asked = request.params, seen[0]
     assert {name: getattr(params, name) for name in fields if name != "seed"} == {
         name: value for name, value in fields.items() if name != "seed"
     }
-    assert params.stop == ("xyz",)
     assert params.stop_token_ids == (5,)
     assert params.logit_bias == {5: 1.5}
-    assert params.plugin_args == {"a": 1, "b": {"c": 2}}
+    # What the front does by itself does not travel.
+    assert (params.stop, params.plugin_args) == ((), {})
+    assert asked.stop == ("xyz",)
+    assert asked.plugin_args == {"a": 1, "b": {"c": 2}}
 
 
 async def test_the_models_own_defaults_fill_what_a_request_leaves_out() -> None:
