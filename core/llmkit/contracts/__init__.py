@@ -64,6 +64,9 @@ from llmkit.contracts.processors import (
     RegisterLogitsProcessor,
 )
 from llmkit.contracts.scheduler import (
+    Drafter,
+    Drafts,
+    Grammars,
     RegisterPolicy,
     RegisterScheduler,
     RequestView,
@@ -153,6 +156,8 @@ __all__ = [
     "Delta",
     "DraftEngine",
     "DraftRequest",
+    "Drafter",
+    "Drafts",
     "EngineClient",
     "EngineReady",
     "EngineStats",
@@ -168,6 +173,7 @@ __all__ = [
     "GrammarBackend",
     "GrammarMatcher",
     "GrammarSpec",
+    "Grammars",
     "GraphSupport",
     "KVCacheSpec",
     "KVGroup",

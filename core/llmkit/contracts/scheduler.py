@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from llmkit.config import CacheConfig, SchedulerConfig
+from llmkit.contracts.speculator import DraftRequest
 from llmkit.kv import KVLayout
 from llmkit.messages import AddRequest, EngineStats, StepOutput, StepPlan, StepResult
 
@@ -68,6 +69,49 @@ class SchedulingPolicy(Protocol):
         return
 
 
+class Drafts(NamedTuple):
+    """Tokens that may come next of one request. Since 0.1."""
+
+    tokens: list[int]
+    num_forced: int
+    """The first so many are all that a grammar allows; the rest are guesses."""
+
+
+class Drafter(Protocol):
+    """Where a scheduler gets drafts: a speculator, grammars or both. Since 0.1."""
+
+    def serves(self, request: AddRequest) -> bool:
+        """Whether there could ever be drafts for this request."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Drafts]:
+        """Up to ``most`` for each, in order. Asked once a step at most."""
+
+    def forget(self, request_ids: Sequence[str]) -> None:
+        """These ended or were preempted."""
+
+
+class Grammars(Protocol):
+    """Requests whose text is constrained; others are unknown to it. Since 0.1."""
+
+    def add(self, request: AddRequest) -> None:
+        """Begin to load its grammar, where it has one."""
+
+    def ready(self, request_id: str) -> bool:
+        """Whether it may run.
+
+        :raises ValueError: its grammar cannot be loaded; it must end with these words.
+        """
+
+    def accept(self, request_id: str, tokens: Sequence[int]) -> int | None:
+        """It got these tokens; the index of the one after which nothing may follow, if there is one.
+
+        :raises ValueError: a token that is not allowed; it must end with these words.
+        """
+
+    def remove(self, request_id: str) -> None:
+        """It ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerSpec:
     """What a scheduler is made for. Since 0.1."""
@@ -80,6 +124,10 @@ class SchedulerSpec:
     cache_root: bytes
     """Root of all prefix-cache keys: deployment salt, model identity, KV encoding."""
     policy: SchedulingPolicy
+    drafter: Drafter | None = None
+    """None: no request ever takes drafts."""
+    grammars: Grammars | None = None
+    """None: no request comes with a grammar. The scheduler tells it of every request's life."""
 
 
 class Scheduler(Protocol):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from llmkit.messages import AddRequest
 from llmkit.types import FinishReason
+
+End = tuple[FinishReason, int | None]
+"""Why a request ends, and the stop token id that ended it; None for end of sequence."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +46,10 @@ class Request:
     """Chain keys of its full blocks, as far as they were asked for."""
     num_known_blocks: int = 0
     """Full blocks offered to the prefix cache since it last started."""
+    prompt_logprobs_from: int = 1
+    """First prompt position whose logprobs have not been passed on, where it asks for them."""
+    may_draft: bool = False
+    """Whether it is worth asking for drafts."""
 
     @property
     def request_id(self) -> str:
@@ -81,6 +89,17 @@ class Request:
         return len(self.tokens) - self.num_computed
 
     @property
+    def room(self) -> int:
+        """Tokens it may still take."""
+        return self.limit - len(self.tokens)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Some are still due: its prompt must be computed from there on, whatever the cache has."""
+        wanted = self.source.params.prompt_logprobs is not None
+        return wanted and self.prompt_logprobs_from < len(self.source.prompt_ids)
+
+    @property
     def eos_ids(self) -> tuple[int, ...]:
         return () if self.source.params.ignore_eos else self.source.eos_ids
 
@@ -89,10 +108,15 @@ class Request:
         """All that end it, masked by the sampler until ``min_tokens`` are out."""
         return (*self.eos_ids, *self.source.params.stop_token_ids)
 
-    def append(self, token: int) -> tuple[FinishReason, int | None] | None:
-        """Take one sampled token; if it ends the request, the reason and the stop token id.
+    def extend(self, tokens: Sequence[int]) -> tuple[int, End | None]:
+        """Take sampled tokens up to one that ends the request: how many, and the end if there is one."""
+        for taken, token in enumerate(tokens, 1):
+            if (end := self._append(token)) is not None:
+                return taken, end
+        return len(tokens), None
 
-        An end token counts from the first position at which the sampler does not mask it. An end
+    def _append(self, token: int) -> End | None:
+        """An end token counts from the first position at which the sampler does not mask it. An end
         beats the length limit when both come with the same token.
         """
         self.tokens.append(token)

@@ -8,28 +8,21 @@ When blocks run out, the policy's victim gives up all it holds and is computed a
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from llmkit.contracts.scheduler import SchedulerSpec
-from llmkit.engine.kv_manager import KVManager
+from llmkit.contracts.scheduler import Drafts, SchedulerSpec
+from llmkit.contracts.speculator import DraftRequest
+from llmkit.engine.kv_manager import KVManager, PrefixHit
+from llmkit.engine.parts import Part, Totals, book, end_with, plan_rows
 from llmkit.engine.prefix import request_root
 from llmkit.engine.request import Request
+from llmkit.engine.waiting import WaitingQueue
 from llmkit.errors import EngineError
-from llmkit.messages import (
-    AddRequest,
-    EngineStats,
-    NewRow,
-    RowPlan,
-    RowResult,
-    StepOutput,
-    StepPlan,
-    StepResult,
-)
+from llmkit.messages import AddRequest, EngineStats, StepOutput, StepPlan, StepResult
 from llmkit.types import FinishReason
 
+NO_DRAFTS = Drafts([], 0)
 CONTINUOUS = "continuous"
 """Its name for ``--scheduler``."""
 
@@ -39,6 +32,7 @@ class ContinuousScheduler:
 
     def __init__(self, spec: SchedulerSpec, options: Any = None) -> None:
         self._policy = spec.policy
+        self._drafter = spec.drafter
         self._budget = spec.scheduler.max_num_batched_tokens
         # Every running request gets at least a token a step, so nobody who runs can starve.
         self._seats = min(spec.scheduler.max_num_seqs, self._budget)
@@ -48,17 +42,17 @@ class ContinuousScheduler:
             spec.layout, spec.block_size, self._budget, caching=spec.cache.enable_prefix_caching
         )
         self._requests: dict[str, Request] = {}
-        self._waiting = _WaitingQueue()
+        self._waiting = WaitingQueue()
         self._running: dict[str, Request] = {}
         self._gone: list[str] = []
-        self._in_flight: dict[int, list[_Part]] = {}
+        self._in_flight: dict[int, list[Part]] = {}
         self._num_added = 0
-        self._totals = _Totals()
+        self._totals = Totals()
 
     @property
     def has_work(self) -> bool:
         return bool(
-            self._gone or self._waiting or any(request.remaining for request in self._running.values())
+            self._gone or self._waiting or any(request.remaining > 0 for request in self._running.values())
         )
 
     def add(self, request: AddRequest) -> None:
@@ -69,18 +63,18 @@ class ContinuousScheduler:
         if request.request_id in self._requests:
             raise ValueError(f"request id {request.request_id!r} is already in use")
         num_prompt = len(request.prompt_ids)
-        if not 1 <= num_prompt < self._max_model_len:
-            raise ValueError(
-                f"the prompt has {num_prompt} tokens; 1 to {self._max_model_len - 1} leave room to answer"
-            )
-        if request.max_tokens < 1:
-            raise ValueError(f"max_tokens is {request.max_tokens}; it must be at least 1")
+        most = self._max_model_len - min(request.max_tokens, 1)
+        if not 1 <= num_prompt <= most:
+            raise ValueError(f"the prompt has {num_prompt} tokens; 1 to {most} leave room to answer")
+        if request.max_tokens < 0 or (not request.max_tokens and request.params.prompt_logprobs is None):
+            raise ValueError(f"max_tokens is {request.max_tokens}; without prompt_logprobs it is at least 1")
         entry = Request(
             source=request,
             order=self._num_added,
             limit=min(num_prompt + request.max_tokens, self._max_model_len),
             root=request_root(self._root, request),
             tokens=list(request.prompt_ids),
+            may_draft=self._drafter is not None and self._drafter.serves(request),
         )
         self._num_added += 1
         self._requests[request.request_id] = entry
@@ -90,21 +84,16 @@ class ContinuousScheduler:
         found = [self._requests[name] for name in dict.fromkeys(request_ids) if name in self._requests]
         for request in found:
             self._end(request)
-        return [
-            StepOutput(request.request_id, finish=FinishReason.ABORT, cached_tokens=request.num_cached or 0)
-            for request in found
-        ]
+        return [end_with(request, FinishReason.ABORT) for request in found]
 
     def schedule(self) -> StepPlan:
         self._totals.steps += 1
         before = self._totals.preemptions
-        parts = [self._take(request, 1) for request in self._secure_decodes()]
+        parts = self._take_decodes()
         # Who was just preempted would come back at once, and take what was freed for others.
         copies = self._admit() if self._totals.preemptions == before else []
-        parts += self._take_chunks(self._budget - len(parts), alone=not parts)
-        parts.sort(key=lambda part: part.num_tokens > 1)
-        new: list[NewRow] = []
-        rows = [self._row(part, new) for part in parts]
+        parts += self._take_chunks(self._budget - sum(part.num_tokens for part in parts), alone=not parts)
+        rows, new = plan_rows(parts)
         self.kv.end_plan()
         plan = StepPlan(self._totals.steps, rows, new, self._gone, copies)
         self._gone = []
@@ -116,26 +105,26 @@ class ContinuousScheduler:
         if parts is None:
             raise EngineError(f"the executor answered step {result.step}, which is not in flight")
         samples = {row.request_id: row for row in result.rows}
-        outputs = (
-            self._advance(part, samples.get(part.request.request_id))
-            for part in parts
-            if part.epoch == part.request.epoch
-        )
-        return [output for output in outputs if output is not None]
+        outputs = []
+        for part in parts:
+            if part.epoch != part.request.epoch:
+                continue  # it ended or was preempted meanwhile
+            output = book(part, samples.get(part.request.source.request_id), self._totals)
+            if output is None or output.error is None:  # what failed is not offered to the prefix cache
+                self.kv.publish(part.request)
+            if output is not None:
+                outputs.append(output)
+                if output.finish is not None:
+                    self._end(part.request)
+        return outputs
 
     def stats(self) -> EngineStats:
-        totals = self._totals
-        return EngineStats(
+        pool = self.kv.pool
+        return self._totals.stats(
             running=len(self._running),
             waiting=len(self._waiting),
-            blocks_total=self.kv.pool.num_blocks - 1,
-            blocks_held=self.kv.pool.num_held,
-            steps=totals.steps,
-            prompt_tokens=totals.prompt_tokens,
-            generated_tokens=totals.generated_tokens,
-            preemptions=totals.preemptions,
-            prefix_queries=totals.prefix_queries,
-            prefix_hits=totals.prefix_hits,
+            blocks_total=pool.num_blocks - 1,
+            blocks_held=pool.num_held,
         )
 
     def reset_prefix_cache(self) -> bool:
@@ -156,14 +145,45 @@ class ContinuousScheduler:
 
     # ---- planning ----
 
-    def _secure_decodes(self) -> list[Request]:
-        """Running requests with one token to compute, after preempting until each has its place."""
+    def _take_decodes(self) -> list[Part]:
+        """The next token of each, and the drafts that find room without taking anybody's."""
+        decodes, spare_blocks = self._secure_decodes()
+        drafts = self._draft(decodes, spare_blocks) if self._drafter is not None else {}
+        return [self._take(request, 1, drafts.get(request, NO_DRAFTS)) for request in decodes]
+
+    def _secure_decodes(self) -> tuple[list[Request], int]:
+        """Running requests with one token to compute, after preempting until each has its place; and the
+        blocks left then."""
         while True:
             decodes = [request for request in self._running.values() if request.remaining == 1]
             needed = sum(self.kv.missing(request, len(request.tokens)) for request in decodes)
             if needed <= self.kv.pool.num_free:
-                return decodes
+                return decodes, self.kv.pool.num_free - needed
             self._preempt()
+
+    def _draft(self, decodes: list[Request], spare_blocks: int) -> dict[Request, Drafts]:
+        """What the drafter proposes, cut to the blocks and to a budget that leaves prompts half."""
+        assert self._drafter is not None
+        asked = [request for request in decodes if request.may_draft and request.room > 1]
+        budget = self._budget - len(decodes)
+        if self._waiting or len(decodes) < len(self._running):
+            budget //= 2
+        if not asked or budget < 1:
+            return {}
+        taken: dict[Request, Drafts] = {}
+        for request, drafts in zip(
+            asked, self._drafter.propose(list(map(_draft_request, asked))), strict=True
+        ):
+            known = len(request.tokens)
+            own = self.kv.missing(request, known)
+            count = min(len(drafts.tokens), request.room - 1, budget)
+            while count > 0 and self.kv.missing(request, known + count) - own > spare_blocks:
+                count -= 1
+            if count > 0:
+                budget -= count
+                spare_blocks -= self.kv.missing(request, known + count) - own
+                taken[request] = Drafts(drafts.tokens[:count], min(drafts.num_forced, count))
+        return taken
 
     def _admit(self) -> list[tuple[int, int]]:
         """Start waiting requests, in the policy's order, as long as seats and blocks are left.
@@ -177,7 +197,7 @@ class ContinuousScheduler:
             running = list(self._running.values())
             if not self._policy.admit(head, running):
                 break
-            hit = self.kv.find_prefix(head)
+            hit = self._find_hit(head)
             if running:
                 if promised is None:
                     promised = sum(map(self.kv.outstanding, running))
@@ -194,14 +214,20 @@ class ContinuousScheduler:
                 self._totals.prefix_hits += hit.num_tokens
         return copies
 
-    def _take_chunks(self, budget: int, *, alone: bool) -> list[_Part]:
+    def _find_hit(self, request: Request) -> PrefixHit:
+        """What need not be computed; with prompt logprobs still due, everything must be."""
+        if request.wants_prompt_logprobs:
+            return PrefixHit(0, [[] for _ in self.kv.layout.groups], copy=False)
+        return self.kv.find_prefix(request)
+
+    def _take_chunks(self, budget: int, *, alone: bool) -> list[Part]:
         """Pieces of prompts for this step, cut to the blocks at hand.
 
         ``alone``: nothing else is in the step, so if no piece finds a place somebody is preempted.
         """
         while True:
             prefills = [request for request in self._running.values() if request.remaining > 0]
-            parts: list[_Part] = []
+            parts: list[Part] = []
             for request, share in self._share(prefills, budget):
                 count = self.kv.fitting(request, share)
                 if count > 0:
@@ -228,77 +254,19 @@ class ContinuousScheduler:
         give(sorted(in_order, key=lambda request: request.remaining), left + budget // 2)
         return [(request, shares[request.request_id]) for request in in_order]
 
-    def _take(self, request: Request, count: int) -> _Part:
-        """Give its next ``count`` tokens a place in the step; somebody has asked whether they have one."""
+    def _take(self, request: Request, count: int, drafts: Drafts = NO_DRAFTS) -> Part:
+        """Give its next ``count`` tokens and the drafts after them a place in the step; somebody has
+        asked whether they have one."""
         start = request.num_computed
-        added = self.kv.grow(request, start + count)
-        request.num_computed = start + count
-        return _Part(request, request.epoch, start, count, int(request.remaining == 0), added)
-
-    def _row(self, part: _Part, new: list[NewRow]) -> RowPlan:
-        """Its row in the plan; who is unknown to the workers goes to ``new`` with all it has."""
-        request = part.request
-        told, request.num_told = request.num_told, len(request.tokens)
-        if not told:
-            new.append(_new_row(request))
-        return RowPlan(
-            request_id=request.request_id,
-            start=part.start,
-            num_tokens=part.num_tokens,
-            num_logits=part.num_logits,
-            token_ids=request.tokens[told:] if told else [],
-            new_blocks=part.new_blocks if told else [[] for _ in part.new_blocks],
+        end = start + count + len(drafts.tokens)
+        added = self.kv.grow(request, end)
+        request.num_computed = end
+        num_logits = max(0, end - len(request.tokens) + 1) if request.max_tokens else 0
+        return Part(
+            request, request.epoch, start, end - start, num_logits, added, drafts.tokens, drafts.num_forced
         )
 
     # ---- what becomes of requests ----
-
-    def _advance(self, part: _Part, sample: RowResult | None) -> StepOutput | None:
-        """Book one request's part of a finished step; refused draft tokens count as not computed."""
-        request = part.request
-        if sample is not None and sample.error is not None:
-            return self._fail(request, sample.error)
-        tokens = sample.token_ids if sample is not None and part.num_logits else []
-        if bool(tokens) != bool(part.num_logits) or len(tokens) > part.num_logits:
-            raise EngineError(
-                f"the executor sampled {len(tokens)} tokens for request {request.request_id!r}; "
-                f"planned were {min(part.num_logits, 1)} to {part.num_logits}"
-            )
-        refused = part.num_logits - len(tokens)
-        request.num_computed -= refused
-        request.num_done = part.start + part.num_tokens - refused
-        end = min(part.start + part.num_tokens, request.num_prompt_tokens)
-        self._totals.prompt_tokens += max(0, end - part.start)
-        finish = None
-        taken = 0
-        for token in tokens:
-            taken += 1
-            finish = request.append(token)
-            if finish is not None:
-                break
-        self._totals.generated_tokens += taken
-        self.kv.publish(request)
-        if not tokens or sample is None:
-            return None
-        if finish is not None:
-            self._end(request)
-        return StepOutput(
-            request.request_id,
-            token_ids=tokens[:taken],
-            logprobs=sample.logprobs[:taken] if sample.logprobs is not None else None,
-            finish=finish[0] if finish else None,
-            stop_token=finish[1] if finish else None,
-            cached_tokens=request.num_cached or 0,
-        )
-
-    def _fail(self, request: Request, error: str) -> StepOutput:
-        """End it; what this step computed for it is not offered to the prefix cache."""
-        self._end(request)
-        return StepOutput(
-            request.request_id,
-            finish=FinishReason.ERROR,
-            error=error,
-            cached_tokens=request.num_cached or 0,
-        )
 
     def _preempt(self) -> None:
         running = list(self._running.values())
@@ -327,72 +295,19 @@ class ContinuousScheduler:
         if request.num_told:
             request.num_told = 0
             self._gone.append(request.request_id)
+        if request.may_draft and self._drafter is not None:
+            self._drafter.forget([request.request_id])
 
 
-@dataclass(slots=True)
-class _Totals:
-    """Counters since the engine started."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    preemptions: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One request's part of a step in flight."""
-
-    request: Request
-    epoch: int
-    start: int
-    num_tokens: int
-    num_logits: int
-    new_blocks: list[list[int]]
-
-
-class _WaitingQueue:
-    """Waiting requests in the policy's order; length does not matter to any operation but removal."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[Any, int, Request]] = []
-        self._removed: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._heap) - len(self._removed)
-
-    def push(self, request: Request) -> None:
-        heapq.heappush(self._heap, (request.sort_key, request.order, request))
-
-    def first(self) -> Request | None:
-        while self._heap and self._heap[0][1] in self._removed:
-            self._removed.remove(heapq.heappop(self._heap)[1])
-        return self._heap[0][2] if self._heap else None
-
-    def pop(self) -> None:
-        """Drop the first."""
-        heapq.heappop(self._heap)
-
-    def remove(self, request: Request) -> None:
-        """It stays in the heap until it comes first or the removed are the most."""
-        self._removed.add(request.order)
-        if len(self._removed) > len(self._heap) // 2:
-            self._heap = [entry for entry in self._heap if entry[1] not in self._removed]
-            heapq.heapify(self._heap)
-            self._removed.clear()
-
-
-def _new_row(request: Request) -> NewRow:
-    return NewRow(
-        request_id=request.request_id,
-        token_ids=list(request.tokens),
-        num_prompt=request.num_prompt_tokens,
-        params=request.source.params,
-        seed=request.source.seed,
-        choice=request.source.choice,
-        end_ids=request.end_ids,
-        block_tables=[list(table) for table in request.tables],
-        plugin_data=request.source.plugin_data,
+def _draft_request(request: Request) -> DraftRequest:
+    source = request.source
+    return DraftRequest(
+        request_id=source.request_id,
+        token_ids=request.tokens,
+        num_prompt=len(source.prompt_ids),
+        most=request.room - 1,
+        params=source.params,
+        seed=source.seed,
+        choice=source.choice,
+        scope=request.root,
     )

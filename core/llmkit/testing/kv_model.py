@@ -2,7 +2,7 @@
 
 It runs without torch, in microseconds a token, and reads and writes KV only through the block tables
 and copies of the plans it gets. A wrong table, a lost copy, a block written by two requests or a stale
-prefix changes its tokens; :func:`generate` computes the right ones without any cache.
+prefix changes its tokens; :func:`generate` and :func:`prompt_logprobs` give the right ones without any cache.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 
 from llmkit.contracts import (
+    PLACEHOLDER,
     KVCacheSpec,
     KVLayout,
+    NewRow,
+    PositionLogprobs,
     Progress,
     RowPlan,
     RowResult,
     SamplePlan,
     StepPlan,
     StepResult,
+    TokenLogprob,
     WorkerReport,
 )
 from llmkit.errors import EngineError
@@ -64,6 +68,13 @@ def generate(spec: KVModelSpec, prompt: Sequence[int], count: int, ends: Sequenc
     return tokens[len(prompt) :]
 
 
+def prompt_logprobs(spec: KVModelSpec, prompt: Sequence[int]) -> list[PositionLogprobs]:
+    """Those of the prompt's tokens from the second one on."""
+    memory = [np.zeros(len(prompt), np.uint64) for _ in spec.windows]
+    hidden = [_token(spec, token, position, memory) for position, token in enumerate(prompt)]
+    return [_logprobs(before, token) for before, token in zip(hidden, prompt[1:], strict=False)]
+
+
 class KVModelExecutor:
     """An executor over the model; :class:`EngineError` where a plan contradicts the contract."""
 
@@ -101,8 +112,8 @@ class KVModelExecutor:
             for slot, layer in enumerate(entry.layers)
         }
 
-    def execute(self, plan: StepPlan) -> dict[str, int | None]:
-        """What each row samples, None within a prompt."""
+    def execute(self, plan: StepPlan) -> list[_Computed]:
+        """What each row's logits and prompt logprobs follow from."""
         for name in plan.gone:
             self._rows.pop(name, None)
         for source, destination in plan.copies:
@@ -112,14 +123,28 @@ class KVModelExecutor:
         for new in plan.new:
             if new.request_id in self._rows:
                 raise EngineError(f"{new.request_id!r} is new but was never gone")
-            self._rows[new.request_id] = _Row(list(new.token_ids), [list(t) for t in new.block_tables])
-        if [row.num_tokens > 1 for row in plan.rows] != sorted(row.num_tokens > 1 for row in plan.rows):
-            raise EngineError("rows of one token do not come first")
+            self._rows[new.request_id] = _Row(
+                list(new.token_ids), [list(t) for t in new.block_tables], new, new.prompt_logprobs_from
+            )
+        lengths = [row.num_tokens for row in plan.rows]
+        if lengths != sorted(lengths):
+            raise EngineError("the shortest rows do not come first")
         self._take(plan.rows)
-        return {row.request_id: self._forward(row) for row in plan.rows}
+        return [self._forward(row) for row in plan.rows]
 
-    def sample(self, handle: dict[str, int | None], plan: SamplePlan) -> Future[StepResult]:
-        rows = [RowResult(name, [token]) for name, token in handle.items() if token is not None]
+    def sample(self, handle: list[_Computed], plan: SamplePlan) -> Future[StepResult]:
+        """The hidden state is the token; drafts are accepted while they equal it."""
+        rows = []
+        for row in handle:
+            tokens: list[int] = []
+            for hidden, draft in zip(row.hidden, [*row.drafts, None], strict=False):
+                tokens.append(hidden % self.spec.vocab_size)
+                if tokens[-1] != draft:
+                    break
+            if tokens:
+                row.state.last = tokens[-1]
+            if tokens or row.prompt_logprobs is not None:
+                rows.append(RowResult(row.request_id, tokens, prompt_logprobs=row.prompt_logprobs))
         future: Future[StepResult] = Future()
         future.set_result(StepResult(plan.step, rows))
         return future
@@ -137,11 +162,19 @@ class KVModelExecutor:
         written: set[tuple[int, int]] = set()
         for row in rows:
             state = self._rows[row.request_id]
-            state.tokens += row.token_ids
+            if PLACEHOLDER in row.token_ids and state.last is None:
+                raise EngineError(f"{row.request_id!r}: a placeholder, but nothing was sampled")
+            state.tokens += [state.last if t == PLACEHOLDER else t for t in row.token_ids]  # type: ignore[misc]
             for table, blocks in zip(state.tables, row.new_blocks, strict=True):
                 table += blocks
-            if not 0 < row.start + row.num_tokens <= len(state.tokens):
+            end = row.start + row.num_tokens
+            if not 0 < end <= len(state.tokens) + len(row.drafts):
                 raise EngineError(f"{row.request_id!r}: the worker does not know all tokens to compute")
+            if row.drafts and (end, row.num_logits) != (
+                len(state.tokens) + len(row.drafts),
+                1 + len(row.drafts),
+            ):
+                raise EngineError(f"{row.request_id!r}: drafts do not follow its own last token")
             for table in state.tables:
                 for position in range(row.start, row.start + row.num_tokens):
                     place = (table[position // self.spec.block_size], position % self.spec.block_size)
@@ -149,15 +182,22 @@ class KVModelExecutor:
                         raise EngineError(f"{row.request_id!r} writes to {place}: the null block, or twice")
                     written.add(place)
 
-    def _forward(self, row: RowPlan) -> int | None:
+    def _forward(self, row: RowPlan) -> _Computed:
         state = self._rows[row.request_id]
         memory = [self._gather(state, layer, row.start) for layer in range(len(self.spec.windows))]
-        hidden = 0
-        for position in range(row.start, row.start + row.num_tokens):
-            hidden = _token(self.spec, state.tokens[position], position, memory)
+        tokens = state.tokens + row.drafts
+        positions = range(row.start, row.start + row.num_tokens)
+        hidden = [_token(self.spec, tokens[position], position, memory) for position in positions]
         for layer, words in enumerate(memory):
             self._scatter(state, layer, words, row)
-        return hidden % self.spec.vocab_size if row.num_logits else None
+        wanted = None
+        if state.new.params.prompt_logprobs is not None:
+            following = range(max(row.start + 1, state.logprobs_from), state.new.num_prompt)
+            wanted = [
+                _logprobs(hidden[p - 1 - row.start], tokens[p]) for p in following if p - 1 in positions
+            ]
+        sampled = hidden[len(hidden) - row.num_logits :]
+        return _Computed(row.request_id, state, sampled, row.drafts, wanted or None)
 
     def _gather(self, state: _Row, layer: int, start: int) -> Words:
         """The layer's KV of tokens before ``start``, with room for the row's tokens."""
@@ -177,6 +217,27 @@ class KVModelExecutor:
 class _Row:
     tokens: list[int]
     tables: list[list[int]]
+    new: NewRow
+    logprobs_from: int
+    last: int | None = None
+    """What it sampled last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """A row whose forward has run."""
+
+    request_id: str
+    state: _Row
+    hidden: list[int]
+    """One for each row of logits."""
+    drafts: list[int]
+    prompt_logprobs: list[PositionLogprobs] | None
+
+
+def _logprobs(hidden: int, token: int) -> PositionLogprobs:
+    """Made up, of the state before the token and the token."""
+    return PositionLogprobs(TokenLogprob(token, -float(_mix(hidden, token) % 1000) / 100))
 
 
 def _token(spec: KVModelSpec, token: int, position: int, memory: Sequence[Words]) -> int:

@@ -8,7 +8,12 @@ from typing import Any
 from llmkit.config import CacheConfig, SchedulerConfig
 from llmkit.contracts import (
     AddRequest,
+    Drafter,
+    DraftRequest,
+    Drafts,
+    Grammars,
     KVCacheSpec,
+    PositionLogprobs,
     RequestView,
     SamplingParams,
     SchedulerSpec,
@@ -18,7 +23,7 @@ from llmkit.contracts import (
 from llmkit.engine.core import EngineCore
 from llmkit.engine.layout import KVBudget, plan_layout
 from llmkit.engine.scheduler import ContinuousScheduler
-from llmkit.testing.kv_model import KVModelExecutor, KVModelSpec
+from llmkit.testing.kv_model import KVModelExecutor, KVModelSpec, generate
 
 ROOT = b"r" * 32
 
@@ -36,6 +41,35 @@ class ByOrder(SchedulingPolicy):
         return max(running, key=lambda request: request.order)
 
 
+class Foresight:
+    """Drafts of up to ``length`` tokens: those that will come, but for one in ``wrong`` now and then."""
+
+    def __init__(self, model: KVModelSpec, length: int = 3, wrong: int = 5) -> None:
+        self._model = model
+        self._length = length
+        self._wrong = wrong
+        self._asked = 0
+        self.forgotten: list[str] = []
+
+    def serves(self, request: AddRequest) -> bool:
+        return not request.request_id.startswith("plain")
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Drafts]:
+        return [Drafts(self._guess(request), 0) for request in requests]
+
+    def forget(self, request_ids: Sequence[str]) -> None:
+        self.forgotten += request_ids
+
+    def _guess(self, request: DraftRequest) -> list[int]:
+        assert request.most > 0
+        self._asked += 1
+        drafts = generate(self._model, request.token_ids, min(request.most, self._asked % (self._length + 1)))
+        if drafts and self._asked % self._wrong == 0:
+            at = self._asked // self._wrong % len(drafts)
+            drafts[at] = (drafts[at] + 1) % self._model.vocab_size
+        return drafts
+
+
 def make_request(name: str, prompt: Sequence[int], max_tokens: int = 4, **fields: Any) -> AddRequest:
     fields.setdefault("params", SamplingParams())
     return AddRequest(request_id=name, prompt_ids=list(prompt), seed=0, max_tokens=max_tokens, **fields)
@@ -50,6 +84,8 @@ def make_scheduler(
     max_model_len: int = 64,
     caching: bool = True,
     policy: Any = None,
+    drafter: Drafter | None = None,
+    grammars: Grammars | None = None,
 ) -> ContinuousScheduler:
     """``num_blocks`` counts the null block."""
     cache = CacheConfig(
@@ -67,6 +103,8 @@ def make_scheduler(
         max_model_len=max_model_len,
         cache_root=ROOT,
         policy=policy or ByOrder(),
+        drafter=drafter,
+        grammars=grammars,
     )
     return ContinuousScheduler(spec)
 
@@ -82,12 +120,14 @@ class Engine:
         self.executor.allocate(self.scheduler.kv.layout, lambda phase, fraction: None)
         self.core = EngineCore(self.scheduler, self.executor)
         self.tokens: dict[str, list[int]] = {}
+        self.prompt_logprobs: dict[str, list[PositionLogprobs]] = {}
         self.last: dict[str, StepOutput] = {}
         self.steps = 0
 
     def add(self, *requests: AddRequest) -> None:
         for request in requests:
             self.tokens[request.request_id] = []
+            self.prompt_logprobs[request.request_id] = []
             self.take(self.core.add(request))
 
     def take(self, outputs: Sequence[StepOutput]) -> None:
@@ -96,6 +136,7 @@ class Engine:
             assert before is None or before.finish is None, "an output after the last"
             self.last[output.request_id] = output
             self.tokens[output.request_id] += output.token_ids
+            self.prompt_logprobs[output.request_id] += output.prompt_logprobs or []
 
     def step(self) -> None:
         step = self.core.step()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from llmkit.contracts import (
+    Drafts,
     FinishReason,
     KVCacheSpec,
     PositionLogprobs,
@@ -207,20 +208,81 @@ def test_a_request_that_never_ran_is_not_told_as_gone() -> None:
     assert not scheduler.has_work
 
 
+class Always:
+    """Proposes the same for everybody."""
+
+    def __init__(self, *tokens: int, forced: int = 0) -> None:
+        self.drafts = Drafts(list(tokens), forced)
+
+    def serves(self, request: Any) -> bool:
+        return True
+
+    def propose(self, requests: Any) -> list[Drafts]:
+        return [self.drafts for _ in requests]
+
+    def forget(self, request_ids: Any) -> None: ...
+
+
 def test_a_step_may_give_several_tokens() -> None:
-    """As speculation will: tokens after the end are cut, logprobs with them."""
-    scheduler = make_scheduler(FULL)
-    scheduler.add(make_request("a", [1], 2))
+    """Tokens after the end are cut, logprobs with them."""
+    scheduler = make_scheduler(FULL, drafter=Always(5, 6))
+    scheduler.add(make_request("a", [1], 4, params=SamplingParams(stop_token_ids=(6,))))
+    scheduler.update(answer(scheduler.schedule()))
     plan = scheduler.schedule()
-    part = scheduler._in_flight[plan.step][0]
-    scheduler._in_flight[plan.step][0] = type(part)(
-        part.request, part.epoch, part.start, part.num_tokens + 2, 3, part.new_blocks
-    )
-    part.request.num_computed += 2
+    row = plan.rows[0]
+    assert (row.start, row.num_tokens, row.num_logits, row.token_ids, row.drafts) == (1, 3, 3, [9], [5, 6])
     logprobs = [PositionLogprobs(TokenLogprob(token, -1.0)) for token in (5, 6, 7)]
     output = scheduler.update(StepResult(plan.step, [RowResult("a", [5, 6, 7], logprobs)]))[0]
-    assert (output.token_ids, output.finish) == ([5, 6], FinishReason.LENGTH)
+    assert (output.token_ids, output.finish, output.stop_token) == ([5, 6], FinishReason.STOP, 6)
     assert output.logprobs == logprobs[:2]
+    stats = scheduler.stats()
+    assert (stats.draft_tokens, stats.accepted_tokens, stats.forced_tokens) == (2, 2, 0)
+
+
+def test_refused_drafts_are_computed_again() -> None:
+    scheduler = make_scheduler(FULL, drafter=Always(5, 6, 7, forced=1))
+    scheduler.add(make_request("a", [1], 20))
+    scheduler.update(answer(scheduler.schedule()))
+    plan = scheduler.schedule()
+    assert not scheduler.has_work, "it sits out until its drafts are verified"
+    scheduler.update(StepResult(plan.step, [RowResult("a", [5, 8])]))
+    row = scheduler.schedule().rows[0]
+    assert (row.start, row.token_ids, row.drafts) == (3, [5, 8], [5, 6, 7])
+    stats = scheduler.stats()
+    assert (stats.draft_tokens, stats.accepted_tokens, stats.forced_tokens) == (2, 0, 1)
+
+
+def test_drafts_end_where_the_request_does() -> None:
+    scheduler = make_scheduler(FULL, drafter=Always(*range(20, 30)))
+    scheduler.add(make_request("a", [1], 5))
+    scheduler.update(answer(scheduler.schedule()))
+    assert scheduler.schedule().rows[0].drafts == [20, 21, 22]
+
+
+def test_drafts_take_what_is_left_of_a_step_and_half_where_prompts_wait() -> None:
+    scheduler = make_scheduler(FULL, max_num_batched_tokens=10, drafter=Always(*range(20, 30)))
+    for name in ("a", "b"):
+        scheduler.add(make_request(name, [1], 40))
+    scheduler.update(answer(scheduler.schedule()))
+    plan = scheduler.schedule()
+    assert lengths(plan) == {"a": 9, "b": 1}
+    assert [row.request_id for row in plan.rows] == ["b", "a"]
+    scheduler.update(answer(plan))
+    scheduler.add(make_request("c", [3] * 30))
+    assert lengths(scheduler.schedule()) == {"a": 5, "b": 1, "c": 4}
+
+
+def test_drafts_take_no_block_from_the_others() -> None:
+    """Seven blocks of four: both hold one that is full, and four are left after each has its next."""
+    scheduler = make_scheduler(FULL, num_blocks=9, max_model_len=32, drafter=Always(*range(20, 34)))
+    for name in ("a", "b"):
+        scheduler.add(make_request(name, [1] * 3, 29))
+    scheduler.update(answer(scheduler.schedule()))
+    scheduler.update(answer(scheduler.schedule()))
+    for _ in range(3):
+        scheduler.update(answer(scheduler.schedule()))
+    assert scheduler.stats().preemptions == 0
+    assert scheduler.stats().blocks_held <= 8
 
 
 @pytest.mark.parametrize(
@@ -244,8 +306,14 @@ def test_an_unknown_step_fails() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "max_tokens", "message"),
-    [([], 1, "0 tokens"), ([1] * 64, 1, "1 to 63"), ([1], 0, "max_tokens is 0")],
-    ids=["empty-prompt", "prompt-fills-the-context", "nothing-to-generate"],
+    [
+        ([], 1, "0 tokens"),
+        ([1] * 64, 1, "1 to 63"),
+        ([1] * 65, 0, "1 to 64"),
+        ([1], 0, "max_tokens is 0"),
+        ([1], -1, "max_tokens is -1"),
+    ],
+    ids=["empty-prompt", "prompt-fills-the-context", "prompt-beyond-it", "nothing-to-generate", "negative"],
 )
 def test_what_cannot_be_served_is_refused(prompt: list[int], max_tokens: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):

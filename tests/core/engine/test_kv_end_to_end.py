@@ -13,7 +13,7 @@ from llmkit.contracts import FinishReason, SamplingParams
 from llmkit.engine.layout import form_groups, sequence_blocks
 from llmkit.testing.kv_model import KVModelSpec, generate
 
-from .harness import Engine, make_request
+from .harness import Engine, Foresight, make_request
 
 MODELS = {
     "full": KVModelSpec(windows=(None, None)),
@@ -135,7 +135,9 @@ def mixes(max_examples: int) -> Any:
     return settings(max_examples=max_examples, deadline=None)
 
 
-def check_mix(seed: int, spare: int, budget: int, seats: int, in_flight: int, name: str) -> Engine:
+def check_mix(
+    seed: int, spare: int, budget: int, seats: int, in_flight: int, name: str, *, drafts: bool
+) -> Engine:
     """Random arrivals, aborts and ends over a small pool: every survivor's tokens are its solo run's."""
     source = random.Random(seed)
     model = MODELS[name]
@@ -147,6 +149,7 @@ def check_mix(seed: int, spare: int, budget: int, seats: int, in_flight: int, na
         max_num_seqs=seats,
         in_flight=in_flight,
         max_model_len=32,
+        drafter=Foresight(model) if drafts else None,
     )
     expected: dict[str, list[int]] = {}
     for number in range(12):
@@ -173,9 +176,14 @@ def check_mix(seed: int, spare: int, budget: int, seats: int, in_flight: int, na
 
 def test_the_mixes_do_what_they_are_for() -> None:
     """Preemption, copies and hits happen often enough for the random mixes to mean something."""
-    engines = [check_mix(seed, 0, 8, 6, 1 + seed % 2, "alternating") for seed in range(30)]
+    engines = [
+        check_mix(seed, 0, 8, 6, 1 + seed % 2, "alternating", drafts=seed % 3 == 0) for seed in range(30)
+    ]
     assert sum(engine.core.stats.preemptions for engine in engines) >= 10
     assert sum(engine.executor.copies for engine in engines) >= 20
+    drafted = [engine.core.stats for engine in engines if engine.core.stats.draft_tokens]
+    assert sum(stats.draft_tokens - stats.accepted_tokens for stats in drafted) >= 20
+    assert sum(stats.preemptions > 0 for stats in drafted) >= 2
     assert sum(engine.core.stats.prefix_hits > 0 for engine in engines) >= 20
     assert sum(end.finish == FinishReason.ABORT for engine in engines for end in engine.last.values()) >= 20
 
@@ -187,6 +195,7 @@ MIX = {
     "seats": st.integers(1, 6),
     "in_flight": st.integers(1, 3),
     "name": st.sampled_from(sorted(MODELS)),
+    "drafts": st.booleans(),
 }
 
 

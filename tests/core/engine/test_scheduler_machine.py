@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from llmkit.contracts import KVCacheSpec, RequestView, RowResult, SamplingParams, StepPlan, StepResult
+from llmkit.contracts import (
+    AddRequest,
+    DraftRequest,
+    Drafts,
+    KVCacheSpec,
+    RequestView,
+    RowPlan,
+    RowResult,
+    SamplingParams,
+    StepPlan,
+    StepResult,
+)
 from llmkit.engine.kv_manager import PrefixHit
 from llmkit.engine.layout import blocks_for
 from llmkit.engine.request import Request
@@ -31,6 +42,23 @@ class ToldVictim(ByOrder):
         return running[self.pick % len(running)]
 
 
+class ToldDrafter:
+    """Proposes what the machine says; those that end are forgotten once."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.length = 0
+
+    def serves(self, request: AddRequest) -> bool:
+        return int(request.request_id) % 3 > 0
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Drafts]:
+        assert all(request.most > 0 for request in requests)
+        return [Drafts(self.tokens[: self.length * (n % 2 + 1)], n % 2) for n in range(len(requests))]
+
+    def forget(self, request_ids: Sequence[str]) -> None: ...
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     scheduler: ContinuousScheduler
 
@@ -39,6 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def start(self, spare: int, budget: int, seats: int, caching: bool) -> None:
         self.policy = ToldVictim()
+        self.drafter = ToldDrafter()
         self.budget, self.seats, self.caching = budget, seats, caching
         least = sum(blocks_for(spec, CONTEXT, budget) for spec in LAYERS)
         self.scheduler = make_scheduler(
@@ -49,6 +78,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_model_len=CONTEXT,
             caching=caching,
             policy=self.policy,
+            drafter=self.drafter,
         )
         self.count = 0
         self.open: set[str] = set()
@@ -95,10 +125,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         ahead=st.integers(1, 3),
         victim=st.integers(0, 5),
         tokens=st.lists(st.sampled_from([2, 3, 2, 3, 2, 3, 2, 3, STOP]), min_size=1, max_size=5),
+        drafts=st.integers(0, 4),
     )
-    def advance(self, count: int, ahead: int, victim: int, tokens: list[int]) -> None:
+    def advance(self, count: int, ahead: int, victim: int, tokens: list[int], drafts: int) -> None:
         """So many steps, with up to ``ahead`` in flight; some of them stay there."""
         self.policy.pick = victim
+        self.drafter.tokens, self.drafter.length = tokens, drafts
         for number in range(count):
             if self.scheduler.has_work and len(self.plans) < ahead:
                 self.plan()
@@ -118,11 +150,24 @@ class SchedulerMachine(RuleBasedStateMachine):
     def finish(self, tokens: list[int]) -> None:
         plan = self.plans.pop(0)
         sampled = [row for row in plan.rows if row.num_logits]
-        rows = [RowResult(row.request_id, [tokens[i % len(tokens)]]) for i, row in enumerate(sampled)]
+        rows = [
+            RowResult(row.request_id, self.sample(row, tokens[i:] + tokens)) for i, row in enumerate(sampled)
+        ]
         running = self.scheduler._running.values()
         tables = {request: [list(table) for table in request.tables] for request in running}
         self.take(self.scheduler.update(StepResult(plan.step, rows)))
         self.remember(tables)
+
+    @staticmethod
+    def sample(row: RowPlan, tokens: list[int]) -> list[int]:
+        """As many of ``tokens`` as there are accepted drafts, and one."""
+        wanted = [tokens[i % len(tokens)] for i in range(1 + len(row.drafts))]
+        accepted = 0
+        while accepted < len(row.drafts) and wanted[accepted] == row.drafts[accepted]:
+            accepted += 1
+        if row.drafts:
+            event("all drafts accepted" if accepted == len(row.drafts) else "drafts refused")
+        return wanted[: accepted + 1]
 
     @rule(victim=st.integers(0, 5))
     def preempt(self, victim: int) -> None:
@@ -198,7 +243,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.known[row.request_id] += row.token_ids
             request = self.scheduler._requests[row.request_id]
             assert self.known[row.request_id] == request.tokens
-            assert (row.num_logits == 1) == (row.start + row.num_tokens == len(request.tokens))
+            end = row.start + row.num_tokens - len(row.drafts)
+            assert row.num_logits == (1 + len(row.drafts) if end == len(request.tokens) else 0)
+            assert not row.drafts or end == len(request.tokens)
+            assert end + len(row.drafts) < request.limit
             for group in range(len(LAYERS)):
                 blocks = self.written_blocks(row.start, row.num_tokens, request.tables[group])
                 assert 0 not in blocks

@@ -1,0 +1,161 @@
+"""One request's part of a step: how the workers are told of it, and how its result is booked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmkit.engine.request import Request
+from llmkit.errors import EngineError
+from llmkit.events import PositionLogprobs
+from llmkit.messages import EngineStats, NewRow, RowPlan, RowResult, StepOutput
+from llmkit.types import FinishReason
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters since the engine started, as in :class:`EngineStats`."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    forced_tokens: int = 0
+
+    def stats(self, *, running: int, waiting: int, blocks_total: int, blocks_held: int) -> EngineStats:
+        return EngineStats(
+            running=running,
+            waiting=waiting,
+            blocks_total=blocks_total,
+            blocks_held=blocks_held,
+            **{name: getattr(self, name) for name in self.__slots__},
+        )
+
+
+@dataclass(slots=True)
+class Part:
+    """One request's part of a step in flight."""
+
+    request: Request
+    epoch: int
+    """The request's when it was planned; another one now makes this part stale."""
+    start: int
+    num_tokens: int
+    num_logits: int
+    new_blocks: list[list[int]]
+    drafts: list[int]
+    num_forced: int
+    """The first so many drafts are all that a grammar allows; the rest are a speculator's."""
+
+
+def plan_rows(parts: list[Part]) -> tuple[list[RowPlan], list[NewRow]]:
+    """What the workers are told: short rows first, and all of those they do not know."""
+    parts.sort(key=_num_tokens)
+    new: list[NewRow] = []
+    return [_row(part, new) for part in parts], new
+
+
+def book(part: Part, result: RowResult | None, totals: Totals) -> StepOutput | None:
+    """Take what a finished step gave one request; refused drafts count as not computed.
+
+    What comes back is for the client; with ``finish`` the request is over. None: nothing to tell.
+    """
+    request = part.request
+    if result is not None and result.error is not None:
+        return end_with(request, FinishReason.ERROR, result.error)
+    tokens = result.token_ids if result is not None and part.num_logits else []
+    if bool(tokens) != bool(part.num_logits) or len(tokens) > part.num_logits:
+        raise EngineError(
+            f"the executor sampled {len(tokens)} tokens for request {request.request_id!r}; "
+            f"planned were {min(part.num_logits, 1)} to {part.num_logits}"
+        )
+    refused = part.num_logits - len(tokens)
+    request.num_computed -= refused
+    request.num_done = part.start + part.num_tokens - refused
+    if part.start < request.num_prompt_tokens:
+        end = min(part.start + part.num_tokens, request.num_prompt_tokens)
+        totals.prompt_tokens += end - part.start
+    if part.drafts:
+        accepted = len(tokens) - 1
+        totals.draft_tokens += len(part.drafts) - part.num_forced
+        totals.accepted_tokens += max(0, accepted - part.num_forced)
+        totals.forced_tokens += min(accepted, part.num_forced)
+    taken, finish = request.extend(tokens)
+    totals.generated_tokens += taken
+    prompt_logprobs = None
+    if result is not None and request.wants_prompt_logprobs:
+        prompt_logprobs = _take_prompt_logprobs(part, result)
+    if finish is None and request.num_done >= request.limit:
+        finish = FinishReason.LENGTH, None  # nothing was to follow the prompt
+    if not tokens and prompt_logprobs is None and finish is None:
+        return None
+    reason, stop_token = finish or (None, None)
+    return StepOutput(
+        request.request_id,
+        tokens if taken == len(tokens) else tokens[:taken],
+        result.logprobs[:taken] if result is not None and result.logprobs is not None else None,
+        reason,
+        stop_token,
+        request.num_cached or 0,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def end_with(request: Request, finish: FinishReason, error: str | None = None) -> StepOutput:
+    """The last output of a request that ends without a token."""
+    return StepOutput(request.request_id, finish=finish, error=error, cached_tokens=request.num_cached or 0)
+
+
+def _num_tokens(part: Part) -> int:
+    return part.num_tokens
+
+
+def _row(part: Part, new: list[NewRow]) -> RowPlan:
+    request = part.request
+    told, request.num_told = request.num_told, len(request.tokens)
+    if not told:
+        new.append(_new_row(request))
+    return RowPlan(
+        request.source.request_id,
+        part.start,
+        part.num_tokens,
+        part.num_logits,
+        request.tokens[told:] if told else [],
+        part.new_blocks if told else [[] for _ in part.new_blocks],
+        part.drafts,
+    )
+
+
+def _new_row(request: Request) -> NewRow:
+    source = request.source
+    return NewRow(
+        request_id=source.request_id,
+        token_ids=list(request.tokens),
+        num_prompt=request.num_prompt_tokens,
+        params=source.params,
+        seed=source.seed,
+        choice=source.choice,
+        end_ids=request.end_ids,
+        block_tables=[list(table) for table in request.tables],
+        plugin_data=source.plugin_data,
+        bad_words=source.bad_words,
+        prompt_logprobs_from=request.prompt_logprobs_from,
+    )
+
+
+def _take_prompt_logprobs(part: Part, result: RowResult) -> list[PositionLogprobs] | None:
+    """Those of this part, which are the next ones its client waits for."""
+    request = part.request
+    first = max(part.start + 1, request.prompt_logprobs_from)
+    end = min(part.start + part.num_tokens + 1, request.num_prompt_tokens)
+    given = result.prompt_logprobs or []
+    if len(given) != max(0, end - first):
+        raise EngineError(
+            f"the executor gave {len(given)} prompt logprobs for request {request.request_id!r}; "
+            f"planned were {max(0, end - first)}"
+        )
+    request.prompt_logprobs_from += len(given)
+    return given or None
