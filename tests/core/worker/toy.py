@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmkit.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from llmkit.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
 from llmkit.contracts import (
     AttentionSpec,
     BackendSpec,
@@ -184,11 +184,15 @@ def toy_spec(
     scheduler: SchedulerConfig | None = None,
     components: Registry | None = None,
 ) -> ExecutorSpec:
-    """A deterministic toy of 8 rows, 64 tokens a step and blocks of 8 tokens."""
+    """A deterministic toy of 8 rows, 64 tokens a step and blocks of 8 tokens.
+
+    One thread: on a busy machine every tiny product would wait for a second one.
+    """
     config = Config(
         model=model or ModelConfig(model="toy", deterministic=True),
         cache=cache or CacheConfig(block_size=8, kv_cache_memory_bytes=1 << 20),
         scheduler=scheduler or SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64),
+        parallel=ParallelConfig(threads=1),
     )
     return ExecutorSpec(config, ModelFiles("/toy", "toy", "1"), INFO, components or registry())
 
