@@ -48,6 +48,12 @@ class ModelConfig:
     )
     chat_template: str | None = option(None, "a Jinja file, or the template itself")
     seed: int = option(0, "of dummy weights, and of requests that give none where it is not 0", minimum=0)
+    logprobs_mode: str = option(
+        "raw",
+        "logprobs of the model's own distribution, or of the processed one that tokens are drawn from",
+        choices=("raw", "processed"),
+        synonyms={"raw_logprobs": "raw", "processed_logprobs": "processed"},
+    )
     deterministic: bool = option(
         False, "only parts whose results do not depend on batching; bitwise equal, somewhat slower"
     )

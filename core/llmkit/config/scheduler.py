@@ -21,6 +21,7 @@ class SchedulerConfig:
         minimum=1,
         maximum=1 << 20,
     )
+    async_scheduling: bool = option(False, "plan the next step while one runs, on a thread of its own")
     max_tokens_per_key: int | None = option(
         None,
         "most tokens, prompts and answers to come together, that one API key may have in flight; beyond it "

@@ -120,6 +120,8 @@ def _same() -> Iterator[VllmFlag]:
     yield from _rows(
         "same", "or --attn; CPU_ATTN is paged-cpu, TORCH_SDPA is reference", values="--attention-backend"
     )
+    yield from _rows("same", "off by default", switches="--async-scheduling")
+    yield from _rows("same", "also `raw_logprobs` and `processed_logprobs`", values="--logprobs-mode")
     yield from _rows(
         "same", "how many draft tokens; --speculator says whose", values="--num-speculative-tokens"
     )
@@ -152,7 +154,7 @@ def _no_effect() -> Iterator[VllmFlag]:
     yield from _rows(
         "no effect",
         "it is about speed only",
-        switches="--async-scheduling --disable-async-output-proc --disable-custom-all-reduce "
+        switches="--disable-async-output-proc --disable-custom-all-reduce "
         "--disable-cascade-attn --use-tqdm-on-load --disable-nccl-for-dp-synchronization "
         "--scheduler-reserve-full-isl",
         values="--max-parallel-loading-workers --stream-interval --safetensors-load-strategy "
@@ -283,7 +285,7 @@ def _not_yet() -> Iterator[VllmFlag]:
         switches="--return-tokens-as-token-ids --enable-force-include-usage "
         "--enable-per-request-metrics --trust-request-chat-template",
         values="--response-role --chat-template-content-format --default-chat-template-kwargs "
-        "--override-generation-config --max-logprobs --logprobs-mode",
+        "--override-generation-config --max-logprobs",
     )
     yield from _rows(
         status,

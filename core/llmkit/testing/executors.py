@@ -133,6 +133,23 @@ class ExecutorContract:
             sampled += row.token_ids
         assert sampled == expected
 
+    def test_a_step_may_be_launched_before_the_last_ones_result_is_taken(self, driver: Driver) -> None:
+        if driver.executor.max_concurrent_batches < 2:
+            pytest.skip("it runs a step at a time")
+        for params in (GREEDY, KINDS[2]):
+            name = f"told {params.temperature}"
+            expected = driver.generate([driver.enter(name, PROMPT, params=params)], 9)[0]
+            text = driver.enter(f"un{name}", PROMPT, params=params)
+            pending = driver.launch([(text, len(PROMPT))])
+            sampled = []
+            for _ in range(9):
+                text.tokens.append(PLACEHOLDER)
+                following = driver.launch([(text, 1)])
+                sampled += [row.token_ids for row in pending.result(timeout=TIMEOUT_S).rows]
+                pending = following
+            pending.result(timeout=TIMEOUT_S)
+            assert sampled == [[token] for token in expected]
+
     def test_gone_rows_free_their_places_and_unknown_ones_do_no_harm(self, driver: Driver) -> None:
         expected = driver.generate([driver.enter("first", PROMPT[:3])], 2)
         driver.pending_gone += ["first", "never seen"]

@@ -92,7 +92,7 @@ class Worker:
             parts.backend.make_plan(limits.max_tokens, limits.max_rows, limits.max_blocks),
             memory,
             Batch(limits, state),
-            Sampler(state),
+            Sampler(state, processed=self._spec.config.model.logprobs_mode == "processed"),
         )
         warm_up(self._runner, limits, progress)
 

@@ -17,6 +17,10 @@ def make_uniproc(spec: ExecutorSpec, options: Any) -> Executor:
     from llmkit.worker import limit_spinning
 
     limit_spinning()  # before the next import loads torch
+    if spec.config.scheduler.async_scheduling:
+        from llmkit_executors.threaded import ThreadedExecutor
+
+        return ThreadedExecutor(spec)
     from llmkit_executors.uniproc import UniprocExecutor
 
     return UniprocExecutor(spec)

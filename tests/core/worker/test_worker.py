@@ -263,6 +263,89 @@ def test_logits_that_are_not_finite_fail_their_own_row_alone(params: SamplingPar
     assert [len(row.token_ids) for row in worker.sample(SamplePlan(2)).rows] == [0, 1]
 
 
+class Recording(ToyModel):
+    """Keeps how many rows of logits it was asked for at once, and the hidden states."""
+
+    def __init__(self, spec: Any, parts: Any) -> None:
+        super().__init__(spec, parts)
+        self.rows: list[int] = []
+        self.hidden = torch.empty(0)
+
+    def forward(self, *arguments: Any) -> Any:
+        state = super().forward(*arguments)
+        self.hidden = state.hidden.clone()
+        return state
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        self.rows.append(len(hidden))
+        return super().logits(hidden)
+
+
+def test_prompt_logprobs_are_of_the_models_logits_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Recording] = []
+
+    def make(spec: Any, parts: Any, options: Any) -> Recording:
+        made.append(Recording(spec, parts))
+        return made[-1]
+
+    worker = ready(toy_spec(components=with_entry("model", make)))
+    monkeypatch.setattr("llmkit.worker.prompt_logprobs._SLICE", 4 * VOCAB)
+    prompt = [5, 9, 60, 2, 2, 17, 33, 8, 1, 90, 4]
+    params = SamplingParams(temperature=0, prompt_logprobs=3, logit_bias={4: 50.0})
+    new = [NewRow("a", prompt, len(prompt), params, 0, 0, (), [[1, 2], [3, 4]])]
+    made[0].rows.clear()
+    worker.execute(StepPlan(1, [RowPlan("a", 0, len(prompt), 1, [], [[], []])], new=new))
+    (row,) = worker.sample(SamplePlan(1)).rows
+    assert made[0].rows == [4, 4, 2, 1]
+    assert row.prompt_logprobs is not None
+    expected = torch.log_softmax(made[0].logits(made[0].hidden).double(), 1)
+    for position, entry in enumerate(row.prompt_logprobs, start=1):
+        own = expected[position - 1]
+        assert entry.sampled.token_id == prompt[position]
+        assert entry.sampled.logprob == pytest.approx(float(own[prompt[position]]), abs=1e-5)
+        assert entry.sampled.rank == int((own > own[prompt[position]]).sum()) + 1
+        assert [top.token_id for top in entry.top] == own.topk(3).indices.tolist()
+
+
+def test_prompt_logprobs_that_are_no_numbers_fail_their_row_alone() -> None:
+    class Poisoned(ToyModel):
+        def load(self, weights: Any, on_weight: Any) -> None:
+            super().load(weights, on_weight)
+            self._weights["embed"][5] = math.nan
+
+        def logits(self, hidden: Tensor) -> Tensor:
+            logits = super().logits(hidden)
+            logits[:, 5] = logits[:, 4]
+            return logits
+
+    worker = ready(toy_spec(components=with_entry("model", lambda s, parts, o: Poisoned(s, parts))))
+    params = SamplingParams(temperature=0, prompt_logprobs=0)
+    new = [
+        NewRow(name, [1, token, 3], 3, params, 0, 0, (), [[i], [i + 8]])
+        for i, (name, token) in enumerate({"bad": 5, "good": 6}.items(), start=1)
+    ]
+    rows = [RowPlan(name, 0, 2, 0, [], [[], []]) for name in ("bad", "good")]
+    worker.execute(StepPlan(1, rows, new=new))
+    bad, good = worker.sample(SamplePlan(1)).rows
+    assert "not finite" in (bad.error or "")
+    assert [len(good.prompt_logprobs or []), good.error] == [2, None]
+
+
+def test_the_mode_of_logprobs_reaches_the_sampler() -> None:
+    """Of the token that a bias makes certain: unlikely in the model's own distribution."""
+    logprobs = []
+    for mode in ("raw", "processed"):
+        worker = ready(toy_spec(model=ModelConfig(model="toy", deterministic=True, logprobs_mode=mode)))
+        params = SamplingParams(temperature=0, logprobs=0, logit_bias={4: 90.0})
+        new = [NewRow("a", [1, 2], 2, params, 0, 0, (), [[1], [2]])]
+        worker.execute(StepPlan(1, [RowPlan("a", 0, 2, 1, [], [[], []])], new=new))
+        (row,) = worker.sample(SamplePlan(1)).rows
+        assert row.token_ids == [4]
+        logprobs += [entry.sampled.logprob for entry in row.logprobs or []]
+    assert logprobs[0] < -1
+    assert logprobs[1] > -0.01
+
+
 def test_a_closed_worker_says_so() -> None:
     worker = ready()
     worker.close()
