@@ -1,6 +1,6 @@
 """CPU time of the front process for one engine message, without HTTP; medians in milliseconds.
 
-What is timed is the event loop's thread from the arrival of a message until the text of every request is in its
+What is timed is the event loop's thread from the arrival of a message until every request's text is in its
 consumer's hands: receive, decode, queue, wake, detokenize, look for stop strings, make events.
 Everything is the real thing but the engine, which sends messages made beforehand.
 

@@ -13,11 +13,14 @@ def held_back(text: str, markers: Iterable[str]) -> int:
     marker or text when more arrives. A complete marker does not count as its own beginning.
     """
     longest = 0
+    end = len(text)
     for marker in markers:
-        for length in range(min(len(marker) - 1, len(text)), longest, -1):
-            if text.endswith(marker[:length]):
-                longest = length
-                break
+        # Most texts have nothing of the sort at their end: look for a first character, from the left.
+        start = text.find(marker[0], max(0, end - len(marker) + 1)) if marker else -1
+        while start >= 0 and not marker.startswith(text[start:]):
+            start = text.find(marker[0], start + 1)
+        if start >= 0:
+            longest = max(longest, end - start)
     return longest
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ SPECIAL_NAMES = (
     "mask_token",
 )
 MAX_TOKENIZER_BYTES = 512 << 20
+MAX_KNOWN_TOKENS = 1 << 16
+"""Tokens whose bytes are kept, since every token of every output is looked up."""
 
 
 class FastTokenizer:
@@ -39,6 +42,7 @@ class FastTokenizer:
         self._backend = backend
         self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
         self._bytes_of = spelling_of(_decoder_of(backend))
+        self._known_bytes = lru_cache(MAX_KNOWN_TOKENS)(self._find_bytes)
         self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self.special_tokens: dict[str, Any] = dict(special_tokens)
         self.special_ids: frozenset[int] = frozenset(
@@ -68,6 +72,9 @@ class FastTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes a token stands for, a leading space included; empty for an unknown id."""
+        return self._known_bytes(token_id)
+
+    def _find_bytes(self, token_id: int) -> bytes:
         added = self._added.get(token_id)
         if added is not None:
             return added.encode()
