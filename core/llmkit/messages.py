@@ -147,6 +147,8 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     prompt_logprobs: list[PositionLogprobs] | None = None
     """Those of the next prompt tokens, from the second one on, in order and each once."""
+    complete: bool = False
+    """Ended with ``STOP`` since only an end token could follow in its grammar: the last token is text."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmkit.assemble.grammars import grammar_manager
+from llmkit.assemble.model import OpenedModel
 from llmkit.config import Config
 from llmkit.contracts.executor import Executor, ExecutorSpec
 from llmkit.contracts.scheduler import Scheduler, SchedulerSpec, SchedulingPolicy
@@ -59,7 +61,11 @@ def build_engine(
         executor.shutdown(0)
         raise
     return BuiltEngine(
-        EngineCore(scheduler, executor),
+        EngineCore(
+            scheduler,
+            executor,
+            grammar_manager(config, OpenedModel(files, info, ""), components, report.vocab_size),
+        ),
         EngineReady(
             max_model_len=planned.max_model_len,
             vocab_size=report.vocab_size,

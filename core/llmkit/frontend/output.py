@@ -79,7 +79,7 @@ class OutputPipeline:
         """The step's text and how many of its tokens count: those up to the end of a stop string."""
         pieces: list[str] = []
         shown = len(output.token_ids)
-        if output.finish is FinishReason.STOP and not self._shows_stop_token:
+        if output.finish is FinishReason.STOP and not (output.complete or self._shows_stop_token):
             shown -= 1
         for used, token_id in enumerate(output.token_ids[:shown], start=1):
             piece = self._detokenizer.feed(token_id)
