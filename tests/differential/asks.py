@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from llmkit.contracts import RequestContext, SamplingParams
+from llmkit.contracts import BeamSearch, SamplingParams
 from llmkit.testing.bytes_tokenizer import EOS_ID
-from tests.differential.engine import Outcome
+from tests.differential.clients import Outcome
 from tests.differential.model import VOCAB_SIZE
 
 BLOCK = 16
@@ -27,7 +27,7 @@ class Ask:
     name: str
     prompt: list[int] = field(repr=False)
     params: SamplingParams
-    context: RequestContext = field(default_factory=RequestContext, repr=False)
+    cache_salt: str | None = None
 
     @property
     def free(self) -> bool:
@@ -46,11 +46,10 @@ def catalogue(rng: random.Random, solo: Solo, size: int) -> list[Ask]:
     for number in range(size):
         kind = rng.choice(list(KINDS)) if number >= len(KINDS) else list(KINDS)[number]
         prompt = prompts[number] if number < len(prompts) else rng.choice(prompts)
-        context = RequestContext(cache_salt=rng.choice([None, None, None, "salted"]))
-        ask = Ask(f"{kind}/{number}", prompt, _params(KINDS[kind](rng), rng), context)
-        asks.append(ask)
+        params = _params(KINDS[kind](rng), rng)
+        asks.append(Ask(f"{kind}/{number}", prompt, params, rng.choice([None, None, None, "salted"])))
     for number, ask in enumerate(asks):
-        if not ask.free:
+        if not ask.free and ask.params.beam_search is None:
             hinge = HINGES[number % len(HINGES)]
             asks[number] = hinge(rng, ask, rng.choice([a for a in asks if a.free]), solo)
     return asks
@@ -87,6 +86,7 @@ def _params(kind: Params, rng: random.Random) -> SamplingParams:
         "max_tokens": rng.choice([1, 5, 24, AMONG, AMONG, AMONG]),
         "seed": rng.randrange(1 << 40),
         "logprobs": rng.choice([None, None, 0, 3]),
+        "prompt_logprobs": rng.choice([None, None, None, None, 0, 2]),
         "n": rng.choice([1, 1, 1, 2, 3]),
     }
     return SamplingParams(**(common | kind))
@@ -119,6 +119,15 @@ OTHERS: dict[str, Callable[[random.Random], Params]] = {
         "max_tokens": 40,
     },
     "few tokens": _few_tokens,
+    "allowed": lambda rng: {"allowed_token_ids": tuple(rng.sample(range(VOCAB_SIZE), 6)), "temperature": 0.9},
+    "score": lambda rng: {"max_tokens": 0, "prompt_logprobs": 2, "n": 1},
+    "beams": lambda rng: {
+        "beam_search": BeamSearch(3, length_penalty=rng.choice([0.5, 1.0])),
+        "temperature": 0,
+        "max_tokens": 12,
+        "n": 2,
+        "prompt_logprobs": None,
+    },
 }
 KINDS = FREE | OTHERS
 """Name -> what a request of this kind asks of the sampler, beside what every request may ask."""
@@ -140,10 +149,20 @@ def _stop_token(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
     return _like(other, ask, stop_token_ids=(rng.choice(tokens),), min_tokens=rng.choice([0, 7]))
 
 
+def _bad_words(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
+    """The other's request, without some of what it said: single characters, and a few in a row."""
+    text = rng.choice(solo(other).choices).text
+    words = {text[start : start + rng.choice([1, 1, 2])] for start in rng.sample(range(len(text) - 2), 8)}
+    printable = tuple(sorted(word for word in words if word.isprintable() and word.strip() == word))
+    return _like(other, ask, bad_words=printable)
+
+
 def _next_turn(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
     """Goes on from all that the other said."""
     answer = solo(other).choices[0].token_ids
-    return Ask(ask.name + "/next turn", [*other.prompt, *answer, *_tokens(rng, 3)], ask.params, other.context)
+    return Ask(
+        ask.name + "/next turn", [*other.prompt, *answer, *_tokens(rng, 3)], ask.params, other.cache_salt
+    )
 
 
 def _itself(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
@@ -155,10 +174,12 @@ HINGES: Sequence[Callable[[random.Random, Ask, Ask, Solo], Ask]] = (
     _stop_string,
     _next_turn,
     _stop_token,
+    _itself,
+    _bad_words,
 )
 
 
 def _like(other: Ask, ask: Ask, **changes: Any) -> Ask:
     kind = "/".join(islice(changes, 1))
     params = msgspec.structs.replace(other.params, **changes)
-    return Ask(f"{kind}/{ask.name}", other.prompt, params, other.context)
+    return Ask(f"{kind}/{ask.name}", other.prompt, params, other.cache_salt)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from llmkit.config import CacheConfig, Config, ModelConfig, SchedulerConfig
 from llmkit.fold import FoldedChoice
 from tests.differential.asks import Ask, Solo, catalogue
-from tests.differential.engine import Arrival, Engine, Opened, Outcome
+from tests.differential.clients import Arrival, Outcome
+from tests.differential.engine import Engine, Opened
 from tests.differential.model import MAX_MODEL_LEN
 
 CATALOGUE = 28
@@ -118,8 +119,12 @@ def _difference(got: FoldedChoice, wanted: FoldedChoice, left: bool) -> str | No
             return f"token {place} is {mine}, alone {theirs}"
     if got.logprobs != wanted.logprobs[: len(got.token_ids)]:
         return "the logprobs differ"
-    if left:
+    if left:  # of what it saw, the prompt's logprobs are all or nothing
+        if got.prompt_logprobs not in (None, wanted.prompt_logprobs):
+            return "the prompt's logprobs differ"
         return None if wanted.text.startswith(got.text) else "the text differs"
     if got.finish != wanted.finish:
         return f"it ended with {got.finish}, alone with {wanted.finish}"
+    if got.prompt_logprobs != wanted.prompt_logprobs:
+        return "the prompt's logprobs differ"
     return None if got.text == wanted.text else "the text differs"

@@ -21,11 +21,12 @@ EACH = 20
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Model]]:
     made = []
     for kind in tiny_model.ARCHITECTURES:
-        opened = Opened.of(tiny_model.write(tmp_path_factory.mktemp(kind), kind))
+        opened = Opened(tiny_model.write(tmp_path_factory.mktemp(kind), kind))
         made.append(Model(kind, opened, Engine(SOLO, opened)))
     yield made
     for model in made:
         model.solo_engine.close()
+        model.opened.close()
 
 
 def run(mix: Mix, model: Model) -> tuple[list[str], Counter[str]]:
