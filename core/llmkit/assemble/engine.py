@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmkit.assemble.draft import DraftedFor
 from llmkit.assemble.grammars import grammar_manager
 from llmkit.assemble.model import OpenedModel
+from llmkit.assemble.speculator import make_speculator
 from llmkit.config import Config
 from llmkit.contracts.executor import Executor, ExecutorSpec
-from llmkit.contracts.scheduler import Scheduler, SchedulerSpec, SchedulingPolicy
+from llmkit.contracts.scheduler import Drafter, Scheduler, SchedulerSpec, SchedulingPolicy
 from llmkit.contracts.weights import CheckpointInfo, ModelFiles, Progress
 from llmkit.engine.core import EngineCore
+from llmkit.engine.drafts import SpeculativeDrafter
 from llmkit.engine.layout import KVBudget, PlannedLayout, check_context, plan_layout
 from llmkit.engine.prefix import cache_root
 from llmkit.engine.scheduler import CONTINUOUS, ContinuousScheduler
@@ -56,16 +59,16 @@ def build_engine(
             max_model_len=config.model.max_model_len,
         )
         executor.allocate(planned.layout, progress)
-        scheduler, choices = _make_scheduler(config, files, report, planned, components)
+        grammars = grammar_manager(config, OpenedModel(files, info, ""), components, report.vocab_size)
+        drafted_for = DraftedFor(config, planned.layout, planned.max_model_len, report.vocab_size)
+        speculator, speculators = make_speculator(drafted_for, components, _build_draft, progress)
+        drafter = SpeculativeDrafter(speculator, grammars, report.vocab_size)
+        scheduler, choices = _make_scheduler(config, files, report, planned, components, drafter)
     except BaseException:
         executor.shutdown(0)
         raise
     return BuiltEngine(
-        EngineCore(
-            scheduler,
-            executor,
-            grammar_manager(config, OpenedModel(files, info, ""), components, report.vocab_size),
-        ),
+        EngineCore(scheduler, executor, grammars, drafter),
         EngineReady(
             max_model_len=planned.max_model_len,
             vocab_size=report.vocab_size,
@@ -73,7 +76,7 @@ def build_engine(
             block_size=config.cache.block_size,
             kv_bytes=planned.layout.total_bytes,
             weight_bytes=report.weight_bytes,
-            choices=(choice, *report.choices, *choices),
+            choices=(choice, *report.choices, *choices, *speculators),
             notes=planned.notes,
         ),
     )
@@ -85,6 +88,7 @@ def _make_scheduler(
     report: WorkerReport,
     planned: PlannedLayout,
     components: Registry,
+    drafter: Drafter,
 ) -> tuple[Scheduler, tuple[Choice, ...]]:
     policy_choice = components.choose("policy", config.scheduler.scheduling_policy, config.scheduler)
     policy: SchedulingPolicy = components.create("policy", policy_choice.name, config.scheduler)
@@ -96,9 +100,17 @@ def _make_scheduler(
         max_model_len=planned.max_model_len,
         cache_root=cache_root(config.cache.prefix_cache_salt, files.identity, report.layers),
         policy=policy,
+        drafter=drafter,
     )
     choice = components.choose("scheduler", config.scheduler.scheduler, spec)
     return components.create("scheduler", choice.name, spec), (choice, policy_choice)
+
+
+def _build_draft(
+    config: Config, files: ModelFiles, info: CheckpointInfo, components: Registry, progress: Progress
+) -> tuple[EngineCore, EngineReady]:
+    built = build_engine(config, files, info, components, progress)
+    return built.core, built.ready
 
 
 def _register_core(components: Registry) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from llmkit.types import StructuredOutput
 
-MaskRow = np.ndarray[Any, np.dtype[np.int32]]
+if TYPE_CHECKING:
+    import numpy as np
+
+MaskRow: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 """``[ceil(vocab / 32)]``; bit ``i % 32`` of word ``i // 32`` set: token ``i`` is allowed."""
 
 

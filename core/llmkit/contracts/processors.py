@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
-TokenArray = np.ndarray[Any, np.dtype[np.int32]]
+TokenArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 @dataclass(frozen=True, slots=True)

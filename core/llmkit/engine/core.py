@@ -10,6 +10,7 @@ import msgspec
 
 from llmkit.contracts.executor import Executor
 from llmkit.contracts.scheduler import Scheduler
+from llmkit.engine.drafts import SpeculativeDrafter
 from llmkit.engine.grammars import GrammarManager
 from llmkit.messages import (
     AddRequest,
@@ -30,9 +31,16 @@ class EngineCore:
     """Drives one scheduler and one executor; owns the steps in flight. Used by one thread."""
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, grammars: GrammarManager | None = None
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        grammars: GrammarManager | None = None,
+        drafter: SpeculativeDrafter | None = None,
     ) -> None:
-        """Without ``grammars``, a request that has one ends with an error."""
+        """Without ``grammars``, a request that has one ends with an error. ``drafter`` is the scheduler's,
+        closed with the engine.
+        """
+        self._drafter = drafter
         self._scheduler = scheduler
         self._executor = executor
         self._grammars = grammars
@@ -110,6 +118,8 @@ class EngineCore:
         """Stop the workers; idempotent."""
         if self._grammars is not None:
             self._grammars.shutdown()
+        if self._drafter is not None:
+            self._drafter.close()
         self._executor.shutdown(timeout_s)
 
     def _queue_loaded(self) -> list[StepOutput]:
