@@ -259,6 +259,7 @@ def test_needed_is_every_component_by_kind() -> None:
     assert needed(config) == {
         "attention": "int8-kv",
         "executor": "multiproc",
+        "grammar": "auto",
         "linear": "packed",
         "loader": "auto",
         "model": "auto",
