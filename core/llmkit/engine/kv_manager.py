@@ -40,6 +40,7 @@ class KVManager:
         self._chunk = chunk
         self._caching = caching
         self._copy_sources: list[int] = []
+        self._nothing: list[list[int]] = [[] for _ in layout.groups]
         self.num_copied = 0
         """Blocks copied because two requests went on from one, since the start."""
 
@@ -48,7 +49,7 @@ class KVManager:
     def missing(self, request: Request, num_tokens: int) -> int:
         """Free blocks that growing to ``num_tokens`` takes, less those behind a window that it gives back."""
         more = self._more_blocks(request, num_tokens)
-        if more <= 0:
+        if more == 0:
             return 0
         return max(0, more * len(self._groups) - self._num_stale(request))
 
@@ -57,7 +58,7 @@ class KVManager:
         if not self._groups:
             return num_tokens
         blocks = (self.pool.num_free + self._num_stale(request)) // len(self._groups)
-        room = (len(request.tables[0]) + blocks) * self._block_size - request.num_computed
+        room = request.num_slots + blocks * self._block_size - request.num_computed
         return min(num_tokens, room)
 
     def outstanding(self, request: Request) -> int:
@@ -126,6 +127,7 @@ class KVManager:
         request.freed = [table.count(NULL_BLOCK) for table in hit.tables]
         request.num_computed = request.num_done = hit.num_tokens
         request.num_known_blocks = hit.num_tokens // self._block_size
+        request.num_slots = len(hit.tables[0]) * self._block_size if hit.tables else 0
         for table in request.tables:
             for block in table:
                 if block != NULL_BLOCK:
@@ -141,16 +143,18 @@ class KVManager:
         return copies
 
     def grow(self, request: Request, num_tokens: int) -> list[list[int]]:
-        """Make room up to ``num_tokens``; returns the blocks appended to each group's table."""
+        """Make room up to ``num_tokens``; returns the blocks appended to each group's table, which nobody
+        changes."""
         more = self._more_blocks(request, num_tokens)
-        if more <= 0:
-            return [[] for _ in self._groups]
+        if more == 0:
+            return self._nothing
         self._free_stale(request)
         added = []
         for table in request.tables:
             blocks = self.pool.allocate(more)
             table += blocks
             added.append(blocks)
+        request.num_slots += more * self._block_size
         return added
 
     def end_plan(self) -> None:
@@ -160,10 +164,8 @@ class KVManager:
 
     def publish(self, request: Request) -> None:
         """Make its full blocks known to the cache, as far as finished steps have filled them."""
-        if not self._caching:
-            return
         full = min(request.num_done, len(request.tokens)) // self._block_size
-        if full <= request.num_known_blocks:
+        if full <= request.num_known_blocks or not self._caching:
             return
         self._extend_keys(request, full)
         for index in range(request.num_known_blocks, full):
@@ -177,14 +179,14 @@ class KVManager:
         for blocks in zip(*(reversed(table) for table in request.tables), strict=True):
             self.pool.release(blocks)
         request.tables, request.freed = [], []
-        request.num_computed = request.num_done = request.num_known_blocks = 0
+        request.num_computed = request.num_done = request.num_known_blocks = request.num_slots = 0
 
     # ---- helpers ----
 
     def _more_blocks(self, request: Request, num_tokens: int) -> int:
-        if not request.tables:
+        if num_tokens <= request.num_slots or not request.tables:
             return 0
-        return -(-num_tokens // self._block_size) - len(request.tables[0])
+        return -(-(num_tokens - request.num_slots) // self._block_size)
 
     def _ahead(self, request: Request) -> int:
         tokens = min(len(request.tokens) + self._block_size, request.limit)

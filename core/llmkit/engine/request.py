@@ -42,6 +42,8 @@ class Request:
     """Block ids of each group; empty while it waits. Changed by the KV manager alone."""
     freed: list[int] = field(default_factory=list)
     """How many blocks at the front of each table a sliding group has given back."""
+    num_slots: int = 0
+    """Tokens for which its blocks have places. Changed by the KV manager alone."""
     block_keys: list[bytes] = field(default_factory=list)
     """Chain keys of its full blocks, as far as they were asked for."""
     num_known_blocks: int = 0
@@ -50,6 +52,14 @@ class Request:
     """First prompt position whose logprobs have not been passed on, where it asks for them."""
     may_draft: bool = False
     """Whether it is worth asking for drafts."""
+    all_ends: frozenset[int] = field(init=False)
+    """``end_ids``, of which every token is asked for."""
+    least: int = field(init=False)
+    """Tokens that it has before an end token counts."""
+
+    def __post_init__(self) -> None:
+        self.all_ends = frozenset(self.end_ids)
+        self.least = len(self.source.prompt_ids) + self.source.params.min_tokens
 
     @property
     def request_id(self) -> str:
@@ -120,11 +130,9 @@ class Request:
         beats the length limit when both come with the same token.
         """
         self.tokens.append(token)
-        if self.num_output_tokens > self.source.params.min_tokens:
-            if token in self.eos_ids:
-                return FinishReason.STOP, None
-            if token in self.source.params.stop_token_ids:
-                return FinishReason.STOP, token
-        if len(self.tokens) >= self.limit:
+        count = len(self.tokens)
+        if token in self.all_ends and count > self.least:
+            return FinishReason.STOP, None if token in self.eos_ids else token
+        if count >= self.limit:
             return FinishReason.LENGTH, None
         return None

@@ -155,8 +155,11 @@ class ContinuousScheduler:
         """Running requests with one token to compute, after preempting until each has its place; and the
         blocks left then."""
         while True:
-            decodes = [request for request in self._running.values() if request.remaining == 1]
-            needed = sum(self.kv.missing(request, len(request.tokens)) for request in decodes)
+            running = self._running.values()
+            decodes = [request for request in running if len(request.tokens) - request.num_computed == 1]
+            # Most have a place in the block they fill.
+            growing = [request for request in decodes if len(request.tokens) > request.num_slots]
+            needed = sum(self.kv.missing(request, len(request.tokens)) for request in growing)
             if needed <= self.kv.pool.num_free:
                 return decodes, self.kv.pool.num_free - needed
             self._preempt()
