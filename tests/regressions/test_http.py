@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -277,7 +278,7 @@ async def test_a_prompt_longer_than_the_context_is_400(client: httpx.AsyncClient
     assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
 
 
-# Source: vllm-project/vllm#6521 (B118); its logprobs of the prompt are refused by name as yet
+# Source: vllm-project/vllm#6521 (B118)
 @pytest.mark.parametrize("prompt", ["The sum is: 7", [*b"The sum is: 7"]])
 async def test_a_prompt_may_be_echoed_and_nothing_more(client: httpx.AsyncClient, prompt: Any) -> None:
     body = {"prompt": prompt, "max_tokens": 0, "echo": True}
@@ -285,8 +286,24 @@ async def test_a_prompt_may_be_echoed_and_nothing_more(client: httpx.AsyncClient
     assert answer["choices"][0]["text"] == "The sum is: 7"
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens"] == 0
-    error = (await post(client, 400, "/v1/completions", **body, logprobs=1))["error"]
-    assert error["param"] == "echo"
+    answer = await post(client, 200, "/v1/completions", **body, logprobs=1)
+    assert answer["choices"][0]["text"] == "The sum is: 7"
+    logprobs = answer["choices"][0]["logprobs"]
+    assert logprobs["token_logprobs"] == [None, *(-0.25 - at for at in range(12))]
+    assert logprobs["top_logprobs"][:2] == [None, {"i": -1.25, "h": -0.25}]
+    assert "".join(logprobs["tokens"]) == "The sum is: 7"
+    assert logprobs["text_offset"] == list(range(13))
+
+
+# Source: vllm-project/vllm#10234 (B082)
+async def test_logprobs_of_minus_infinity_are_finite_in_json(
+    front: LocalFront, client: httpx.AsyncClient
+) -> None:
+    front.says("x", floor=-math.inf)
+    body = {"prompt": "a b c", "echo": True, "logprobs": 1, "temperature": 1, "top_k": 1, "max_tokens": 1}
+    logprobs = (await post(client, 200, "/v1/completions", **body))["choices"][0]["logprobs"]
+    assert logprobs["token_logprobs"] == [None, *[-9999.0] * 5]
+    assert all(set(top.values()) == {-9999.0} for top in logprobs["top_logprobs"][1:])
 
 
 # Source: vllm-project/vllm#6521 (B118)

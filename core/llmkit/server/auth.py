@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from llmkit.server.asgi import header, refuse, route_path
 from llmkit.server.errors import Failure
 
+_CALLER_CHARS = 16
 OPEN_PATHS = frozenset({"/live", "/health", "/ping", "/version", "/metrics"})
 """All that is served without a key, as whole paths."""
 
@@ -18,7 +19,8 @@ OPEN_PATHS = frozenset({"/live", "/health", "/ping", "/version", "/metrics"})
 class RequireKey:
     """ASGI middleware: every path outside :data:`OPEN_PATHS` needs ``Authorization: Bearer KEY``.
 
-    It stands before routing, so a plugin's route or one nobody knows is as guarded as any other.
+    Routes find who asks in ``request.state.caller``: a name for the key that does not tell it. This stands
+    before routing, so a plugin's route or one nobody knows is as guarded as any other.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
@@ -26,15 +28,23 @@ class RequireKey:
         self._digests = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guarded = scope["type"] in ("http", "websocket") and route_path(scope) not in OPEN_PATHS
-        if guarded and not self._admits(header(scope, b"authorization")):
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        caller = self._caller(header(scope, b"authorization"))
+        if caller is None and route_path(scope) not in OPEN_PATHS:
             await refuse(UNAUTHORIZED, scope, receive, send, {"WWW-Authenticate": "Bearer"})
             return
-        await self._app(scope, receive, send)
+        state = {**scope.get("state", {}), "caller": caller or ""}
+        await self._app(dict(scope, state=state), receive, send)
 
-    def _admits(self, authorization: bytes) -> bool:
+    def _caller(self, authorization: bytes) -> str | None:
+        """Who has this key; None: nobody."""
         scheme, _, key = authorization.strip().partition(b" ")
-        return scheme.lower() == b"bearer" and _any_equal(_digest(key.strip()), self._digests)
+        digest = _digest(key.strip())
+        if scheme.lower() != b"bearer" or not _any_equal(digest, self._digests):
+            return None
+        return hashlib.sha256(b"llmkit caller\0" + digest).hexdigest()[:_CALLER_CHARS]
 
 
 UNAUTHORIZED = Failure(

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from llmkit.errors import Draining, EngineDead, EngineError, QueueFull, RequestError
+from llmkit.errors import Draining, EngineDead, EngineError, QueueFull, RequestError, RequestTimeout
 
 RETRY_AFTER_S = 5
 """What a client is told to wait while the server starts, drains or is down."""
@@ -60,6 +60,8 @@ def failure_of(error: RequestError | EngineError) -> Failure:
             )
         case RequestError():
             return Failure(error.status, str(error), "invalid_request_error", error.param, error.code)
+        case RequestTimeout():
+            return Failure(504, str(error), "server_error", code="request_timeout")
         case EngineDead() | Draining():
             code = "draining" if isinstance(error, Draining) else "engine_dead"
             return Failure(503, str(error), "server_error", code=code, retry_after_s=RETRY_AFTER_S)

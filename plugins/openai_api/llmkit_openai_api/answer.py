@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
+from typing import Any
 
 from llmkit import __version__
 from llmkit.contracts import Finished, FinishReason, Services, Usage
@@ -30,11 +31,16 @@ class Answer:
         self._fingerprint = _fingerprint(services)
 
     def wrap(
-        self, choices: list[ChatChunkChoice | ChatChoice | CompletionChoice], usage: Usage | None = None
+        self,
+        choices: list[ChatChunkChoice | ChatChoice | CompletionChoice],
+        usage: Usage | None = None,
+        **prompt: Any,
     ) -> Envelope:
-        """One chunk, or all of a whole answer."""
+        """One chunk, or all of a whole answer; ``prompt``: what was asked about it, as fields."""
         body = (self._id, self._kind, self._created, self._model, self._fingerprint, choices)
-        return Envelope(*body) if usage is None else Envelope(*body, usage_body(usage))
+        if usage is None:
+            return Envelope(*body, **prompt)
+        return Envelope(*body, usage_body(usage), **prompt)
 
 
 def usage_body(usage: Usage) -> UsageBody:

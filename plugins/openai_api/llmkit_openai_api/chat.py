@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from llmkit import RequestError
-from llmkit.contracts import ChatRenderer, Finished, FoldedChoice, PositionLogprobs, Services, Usage
+from llmkit.contracts import (
+    ChatRenderer,
+    Finished,
+    FoldedChoice,
+    PositionLogprobs,
+    PromptLogprobs,
+    Services,
+    Tokens,
+    Usage,
+)
 from llmkit_openai_api.answer import Answer, finish_reason
 from llmkit_openai_api.choices import Choices
 from llmkit_openai_api.disconnect import unless_gone
-from llmkit_openai_api.logprobs import chat_logprobs
+from llmkit_openai_api.logprobs import chat_logprobs, names, prompt_logprobs
 from llmkit_openai_api.request import (
     UnknownFields,
     check_model,
+    check_stream,
     not_yet,
     refuse_tools,
     refuse_unsupported,
@@ -53,7 +64,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
             return await respond(
                 request,
                 choices,
-                lambda: ChatShape(services, body),
+                lambda: ChatShape(services, body, choices),
                 stream=bool(body.stream),
                 include_usage=include_usage,
             )
@@ -86,18 +97,28 @@ async def render(services: Services, body: ChatRequest | TokenizeRequest, reques
 class ChatShape:
     """A streamed or a whole answer; see :class:`llmkit_openai_api.stream.AnswerShape`."""
 
-    def __init__(self, services: Services, body: ChatRequest) -> None:
+    def __init__(self, services: Services, body: ChatRequest, choices: Choices) -> None:
+        """``choices`` have started: the prompt is known as the model gets it."""
         self._answer = Answer(services, "chatcmpl", "chat.completion" + (".chunk" if body.stream else ""))
+        self._choices = choices
+        self._name = names(services.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._with_logprobs = bool(body.logprobs)
+        self._with_ids = bool(body.return_token_ids)
+        self.shows_tokens = self._with_ids or self._with_logprobs
         self._echo = _echoed(body)
 
-    def opening(self, index: int) -> Envelope:
+    def opening(self, index: int, prompt: PromptLogprobs | None) -> Envelope:
         delta = Delta(role="assistant", content=self._echo)
-        return self._answer.wrap([ChatChunkChoice(index=index, delta=delta)])
+        return self._answer.wrap([ChatChunkChoice(index=index, delta=delta)], **self._about_prompt(None))
 
-    def piece(self, index: int, text: str, logprobs: Sequence[PositionLogprobs]) -> Envelope:
-        delta = Delta(content=text)
-        return self._answer.wrap([ChatChunkChoice(index=index, delta=delta, logprobs=self._shown(logprobs))])
+    def piece(self, index: int, text: str, tokens: Tokens) -> Envelope:
+        choice = ChatChunkChoice(
+            index=index,
+            delta=Delta(content=text),
+            logprobs=self._shown(tokens.logprobs),
+            **self._ids(tokens.token_ids),
+        )
+        return self._answer.wrap([choice])
 
     def ending(self, index: int, finished: Finished) -> Envelope:
         return self._answer.wrap(
@@ -115,7 +136,8 @@ class ChatShape:
         return self._answer.wrap([], usage)
 
     def whole(self, folded: Sequence[FoldedChoice], usage: Usage) -> Envelope:
-        return self._answer.wrap([self._choice(index, choice) for index, choice in enumerate(folded)], usage)
+        choices = [self._choice(index, choice) for index, choice in enumerate(folded)]
+        return self._answer.wrap([*choices], usage, **self._about_prompt(folded[0].prompt_logprobs))
 
     def _choice(self, index: int, choice: FoldedChoice) -> ChatChoice:
         return ChatChoice(
@@ -124,10 +146,24 @@ class ChatShape:
             logprobs=self._shown(choice.logprobs),
             finish_reason=finish_reason(choice.finish),
             stop_reason=choice.finish.stop_reason,
+            **self._ids(choice.token_ids),
         )
 
     def _shown(self, logprobs: Sequence[PositionLogprobs]) -> ChatLogprobs | None:
-        return chat_logprobs(self._answer.tokenizer, logprobs) if self._with_logprobs else None
+        if not self._with_logprobs:
+            return None
+        return chat_logprobs(self._answer.tokenizer, logprobs, self._name)
+
+    def _ids(self, token_ids: Sequence[int]) -> dict[str, Any]:
+        return {"token_ids": list(token_ids)} if self._with_ids else {}
+
+    def _about_prompt(self, logprobs: Sequence[PositionLogprobs] | None) -> dict[str, Any]:
+        asked: dict[str, Any] = {}
+        if self._with_ids:
+            asked["prompt_token_ids"] = list(self._choices.prompt_ids(0))
+        if logprobs is not None:
+            asked["prompt_logprobs"] = prompt_logprobs(self._answer.tokenizer, logprobs)
+        return asked
 
 
 # ---- below: the steps of a request ----
@@ -157,7 +193,8 @@ async def _choices(body: ChatRequest, request: Request, services: Services) -> C
         max_tokens=_limit(body)[1],
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    services.generator.check_room(params.n)
+    check_stream(body, params)
+    services.generator.check_room(params.num_sequences)
     prompt = await render(services, body, request)
     # The template writes its own special tokens.
     special = bool(body.add_special_tokens)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
-from llmkit import Draining, EngineError, RequestError
+from llmkit import Draining, EngineError, RequestError, RequestTimeout
 from llmkit.contracts import (
     Event,
     Finished,
@@ -59,6 +59,10 @@ class Choices:
             sum(part.cached_tokens for part in parts),
         )
 
+    def prompt_ids(self, index: int) -> Sequence[int]:
+        """The prompt of a choice as the model gets it; once :meth:`start` is done."""
+        return self._generations[index // self._params.n].prompt_ids
+
     async def start(self) -> None:
         """Queue ``params.n`` choices a prompt and wait for the first event, so that a failure before
         it is an exception and not a stream.
@@ -66,7 +70,7 @@ class Choices:
         :raises RequestError: one prompt is wrong.
         :raises EngineError: the engine failed or is gone.
         """
-        self._generator.check_room(self.count)
+        self._generator.check_room(len(self._prompts) * self._params.num_sequences)
         for name, prompt in self._prompts.items():
             try:
                 generation = await self._generator.submit(
@@ -105,6 +109,8 @@ class Choices:
 def raise_failure(event: Event) -> None:
     """:raises EngineError: the event says that its choice ended without an answer."""
     if isinstance(event, Finished):
+        if event.error_code == "request_timeout":
+            raise RequestTimeout(event.error or "the request took too long")
         if event.reason is FinishReason.ERROR:
             raise EngineError(event.error or "the engine failed on this request")
         if event.reason is FinishReason.ABORT:

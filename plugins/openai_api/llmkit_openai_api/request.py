@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from llmkit import RequestError
-from llmkit.contracts import RequestContext, SamplingParams, Services
+from llmkit.contracts import BeamSearch, RequestContext, SamplingParams, Services
 from llmkit_openai_api.schema import Body, SamplingBody
 from llmkit_openai_api.structured import structured_output
 
@@ -48,9 +48,14 @@ _SAMPLING = (
     "include_stop_str_in_output",
     "ignore_eos",
     "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "best_of",
+    "prompt_logprobs",
+    "truncate_prompt_tokens",
 )
 """Fields with the same name and meaning in a body, in a generation config and in SamplingParams."""
 
+TIMEOUT_HEADER = "x-request-timeout"
 _MAX_REMEMBERED = 1024
 
 
@@ -117,6 +122,9 @@ def sampling_params(
         value = getattr(body, name)
         if value is not None:
             chosen[name] = value
+    search = _beam_search(body)
+    if search is not None:
+        chosen.pop("best_of", None)  # it said how many beams there are
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return SamplingParams(
         **chosen,
@@ -124,6 +132,9 @@ def sampling_params(
         logprobs=logprobs,
         stop=tuple(stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        bad_words=tuple(body.bad_words or ()),
+        allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+        beam_search=search,
         logit_bias=_by_token_id(body.logit_bias or {}),
         structured=structured_output(body)[1],
         plugin_args={**(body.vllm_xargs or {}), **(body.plugin_args or {})},
@@ -133,14 +144,33 @@ def sampling_params(
 def request_context(
     body: SamplingBody, request: Request, *, default_max_tokens: int | None = None
 ) -> RequestContext:
-    """The server has given every request an ``X-Request-Id``."""
+    """The server has given every request an ``X-Request-Id``, and a caller where it asks for a key.
+
+    :raises RequestError: ``X-Request-Timeout`` is no number.
+    """
     return RequestContext(
         request_id=request.headers.get("x-request-id"),
         headers=dict(request.headers),
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
+        caller=getattr(request.state, "caller", ""),
+        timeout_s=_timeout(request.headers.get(TIMEOUT_HEADER)),
         default_max_tokens=default_max_tokens,
     )
+
+
+def check_stream(body: SamplingBody, params: SamplingParams) -> None:
+    """:raises RequestError: the body wants a stream of what is known at the end only."""
+    if not body.stream:
+        return
+    if params.beam_search is None and params.num_sequences > params.n:
+        raise RequestError(
+            f"best_of is {params.best_of}: which {params.n} of them are best is known when all have ended, so"
+            " they cannot be streamed",
+            param="best_of",
+        )
+    if body.prompt_logprobs is not None:
+        raise RequestError("prompt_logprobs cannot be streamed; leave stream out", param="prompt_logprobs")
 
 
 def wants_usage(body: SamplingBody) -> bool:
@@ -161,6 +191,30 @@ def _extras(body: Body) -> Iterator[tuple[str, Any]]:
         if isinstance(value, Body):
             for inner, held in (value.model_extra or {}).items():
                 yield f"{name}.{inner}", held
+
+
+def _beam_search(body: SamplingBody) -> BeamSearch | None:
+    """vLLM's: ``best_of``, or else ``n``, is the number of beams."""
+    if body.use_beam_search:
+        width = body.best_of if body.best_of is not None else body.n
+        penalty = 1.0 if body.length_penalty is None else body.length_penalty
+        return BeamSearch(1 if width is None else width, penalty, bool(body.early_stopping))
+    for name, nothing in (("length_penalty", 1.0), ("early_stopping", False)):
+        if getattr(body, name) not in (None, nothing):
+            raise RequestError(f"{name} needs use_beam_search true", param=name)
+    return None
+
+
+def _timeout(header: str | None) -> float | None:
+    """Its range is checked with the rest of the request."""
+    if header is None:
+        return None
+    try:
+        return float(header)
+    except ValueError:
+        raise RequestError(
+            f"X-Request-Timeout is {header[:60]!r}; it must be a number of seconds", param="X-Request-Timeout"
+        ) from None
 
 
 def _by_token_id(bias: Mapping[str, float]) -> dict[int, float]:
@@ -186,9 +240,7 @@ def _never(_value: Any) -> bool:
 
 
 _REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "allowed_token_ids": _never,
     "audio": _never,
-    "bad_words": _falsy,
     "chat_template": _never,
     "documents": _falsy,
     "function_call": lambda value: value == "none",
@@ -198,10 +250,6 @@ _REFUSED: Mapping[str, Callable[[Any], bool]] = {
     "logits_processors": _falsy,
     "mm_processor_kwargs": _falsy,
     "prompt_embeds": _never,
-    "prompt_logprobs": _never,
-    "spaces_between_special_tokens": lambda value: value is True,
     "stream_options.continuous_usage_stats": _falsy,
-    "truncate_prompt_tokens": _never,
-    "use_beam_search": _falsy,
     "web_search_options": _never,
 }

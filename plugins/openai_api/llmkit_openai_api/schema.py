@@ -61,6 +61,10 @@ class SamplingBody(Body):
 
     model: str | None = None
     n: Integer | None = None
+    best_of: Integer | None = None
+    use_beam_search: bool | None = None
+    length_penalty: Number | None = None
+    early_stopping: bool | None = None
     max_tokens: Integer | None = None
     min_tokens: Integer | None = None
     temperature: Number | None = None
@@ -74,9 +78,16 @@ class SamplingBody(Body):
     logit_bias: Annotated[dict[str, Number], Field(max_length=MAX_ITEMS)] | None = None
     stop: str | Items[str] | None = None
     stop_token_ids: Items[Integer] | None = None
+    bad_words: Items[str] | None = None
+    allowed_token_ids: Annotated[list[Integer], Field(max_length=MAX_TOKENS)] | None = None
+    truncate_prompt_tokens: Integer | None = None
+    prompt_logprobs: Integer | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     echo: bool | None = None
     stream: bool | None = None
@@ -173,7 +184,6 @@ class CompletionRequest(SamplingBody):
         }
     )
     logprobs: Integer | None = None
-    best_of: Integer | None = None
     suffix: str | None = None
 
 

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from llmkit import Draining, EngineDead, EngineError
-from llmkit.contracts import Content, Event, Finished, FoldedChoice, PositionLogprobs, Tokens, Usage
+from llmkit import Draining, EngineDead, EngineError, RequestTimeout
+from llmkit.contracts import Content, Event, Finished, FoldedChoice, PromptLogprobs, Tokens, Usage
 from llmkit_openai_api.choices import Choices
 from llmkit_openai_api.wire import Envelope
 
@@ -25,11 +25,14 @@ DONE = b"data: [DONE]\n\n"
 class AnswerShape(Protocol):
     """How one route words its answers: the chunks of a stream, or a whole one."""
 
-    def opening(self, index: int) -> Envelope | None:
-        """Before anything else of a choice."""
+    shows_tokens: bool
+    """Tokens are worth a chunk without text: their ids or logprobs are shown."""
 
-    def piece(self, index: int, text: str, logprobs: Sequence[PositionLogprobs]) -> Envelope:
-        """Text and the logprobs of the tokens since the last piece."""
+    def opening(self, index: int, prompt: PromptLogprobs | None) -> Envelope | None:
+        """Before anything else of a choice; with the prompt's logprobs where they were asked for."""
+
+    def piece(self, index: int, text: str, tokens: Tokens) -> Envelope:
+        """Text and the tokens since the last piece."""
 
     def ending(self, index: int, finished: Finished) -> Envelope:
         """The last of a choice: why it ended and nothing else."""
@@ -47,22 +50,25 @@ class StreamWriter:
     def __init__(self, shape: AnswerShape, *, include_usage: bool) -> None:
         self._shape = shape
         self._include_usage = include_usage
-        self._logprobs: dict[int, list[PositionLogprobs]] = {}
-        """Choice -> logprobs not sent yet; a choice is here from its opening to its ending."""
+        self._tokens: dict[int, Tokens] = {}
+        """Choice -> tokens not sent yet; a choice is here from its opening on."""
 
     def write(self, index: int, event: Event) -> bytes:
         """The frames of one event; may be empty, for text that is held back shows later."""
         frames = b""
-        if index not in self._logprobs:
-            self._logprobs[index] = []
-            frames = _frame(self._shape.opening(index))
+        if index not in self._tokens:
+            self._tokens[index] = _NO_TOKENS
+            prompt = event if isinstance(event, PromptLogprobs) else None
+            frames = _frame(self._shape.opening(index, prompt))
         match event:
+            case PromptLogprobs():
+                """The opening has shown them."""
             case Tokens():
-                self._logprobs[index] += event.logprobs
+                self._take(index, event)
             case Content():
                 frames += self._piece(index, event.text)
             case Finished():
-                if self._logprobs[index]:
+                if self._tokens[index].token_ids and self._shape.shows_tokens:
                     frames += self._piece(index, "")
                 frames += _frame(self._shape.ending(index, event))
             case _:
@@ -74,8 +80,17 @@ class StreamWriter:
         return (_frame(self._shape.usage(usage)) if self._include_usage else b"") + DONE
 
     def _piece(self, index: int, text: str) -> bytes:
-        logprobs, self._logprobs[index] = self._logprobs[index], []
-        return _frame(self._shape.piece(index, text, logprobs))
+        tokens, self._tokens[index] = self._tokens[index], _NO_TOKENS
+        return _frame(self._shape.piece(index, text, tokens))
+
+    def _take(self, index: int, tokens: Tokens) -> None:
+        held = self._tokens[index]
+        if held is not _NO_TOKENS:
+            tokens = Tokens(held.token_ids + tokens.token_ids, held.logprobs + tokens.logprobs)
+        self._tokens[index] = tokens
+
+
+_NO_TOKENS = Tokens(())
 
 
 async def frames(choices: Choices, writer: StreamWriter) -> AsyncGenerator[bytes, None]:
@@ -120,5 +135,7 @@ def _code(error: EngineError) -> str:
             return "engine_dead"
         case Draining():
             return "draining"
+        case RequestTimeout():
+            return "request_timeout"
         case _:
             return "engine_error"

@@ -39,10 +39,20 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Null stands at the first token of an echoed prompt."""
+
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class PromptToken(msgspec.Struct, frozen=True):
+    """One of vLLM's ``prompt_logprobs``."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,7 +60,13 @@ class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     content: str | None = None
 
 
-class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+class TokenIds(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``return_token_ids`` adds to a choice."""
+
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunkChoice(TokenIds, frozen=True, kw_only=True):
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None = None
@@ -65,7 +81,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
-class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+class ChatChoice(TokenIds, frozen=True, kw_only=True):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
@@ -73,8 +89,11 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | int | None
 
 
-class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionChoice(TokenIds, frozen=True, kw_only=True):
     """Of a whole answer and of a chunk alike."""
+
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[dict[str, PromptToken] | None] | UnsetType = UNSET
 
     index: int
     text: str
@@ -93,6 +112,9 @@ class Envelope(msgspec.Struct, frozen=True):
     system_fingerprint: str
     choices: list[ChatChunkChoice | ChatChoice | CompletionChoice]
     usage: UsageBody | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """Of a chat; a plain completion has them in its choices, for it may have several prompts."""
+    prompt_logprobs: list[dict[str, PromptToken] | None] | UnsetType = UNSET
 
 
 def json_response(body: Any, status: int = 200) -> Response:

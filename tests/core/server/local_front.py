@@ -165,6 +165,13 @@ class _Outputs:
         request, sent = self._request, 0
         if script.release is not None:
             await script.release.wait()
+        asked = self._of_prompt(script)
+        for position in asked:
+            yield StepOutput(request.request_id, prompt_logprobs=[position])
+        if request.max_tokens == 0:
+            self._engine.running.discard(request.request_id)
+            yield StepOutput(request.request_id, finish=FinishReason.LENGTH)
+            return
         for position, piece in enumerate(script.pieces):
             if position == script.hang_after:
                 await asyncio.Event().wait()
@@ -188,6 +195,18 @@ class _Outputs:
         logprobs = self._logprobs(ids, script)
         error = script.error if finish is FinishReason.ERROR else None
         return StepOutput(self._request.request_id, ids, logprobs, finish, error=error)
+
+    def _of_prompt(self, script: Script) -> list[PositionLogprobs]:
+        count = self._request.params.prompt_logprobs
+        if count is None:
+            return []
+        return [
+            PositionLogprobs(
+                TokenLogprob(i, script.floor - at, count + 1),
+                tuple(TokenLogprob((i + k) % 256, script.floor - k, k) for k in range(1, count + 1)),
+            )
+            for at, i in enumerate(self._request.prompt_ids[1:])
+        ]
 
     def _logprobs(self, ids: list[int], script: Script) -> list[PositionLogprobs] | None:
         count = self._request.params.logprobs

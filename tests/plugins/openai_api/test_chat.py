@@ -15,7 +15,7 @@ from llmkit.config import Config
 from llmkit.contracts import FinishReason
 from llmkit.frontend.prepare import PrepareHook
 from llmkit.testing.http import StreamedAnswer, validate_stream
-from tests.core.server.local_front import LocalFront, Script, serving
+from tests.core.server.local_front import MAX_MODEL_LEN, LocalFront, Script, serving
 
 URL = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -220,8 +220,14 @@ async def test_a_continued_message_is_left_open_and_echoed(
         ({"guided_json": {}, "guided_regex": "a"}, "guided_json"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
-        ({"use_beam_search": True}, "use_beam_search"),
-        ({"bad_words": ["x"]}, "bad_words"),
+        ({"use_beam_search": True, "stop": "x"}, "stop"),
+        ({"length_penalty": 0.5}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+        ({"bad_words": [""]}, "bad_words"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"n": 2, "best_of": 1}, "best_of"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"truncate_prompt_tokens": MAX_MODEL_LEN + 1}, "truncate_prompt_tokens"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),

@@ -11,7 +11,7 @@ import pytest
 
 from llmkit.contracts import FinishReason
 from llmkit.testing.http import StreamedAnswer, validate_stream
-from tests.core.server.local_front import LocalFront, Script, serving
+from tests.core.server.local_front import MAX_MODEL_LEN, LocalFront, Script, serving
 
 URL = "/v1/completions"
 
@@ -135,13 +135,13 @@ async def test_echo_puts_the_prompt_first(client: httpx.AsyncClient, prompt: Any
         ({"prompt": [1, 300]}, "prompt[1]"),
         ({"prompt": ["a"] * 1025}, "prompt"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
-        ({"prompt": "a", "best_of": 2}, "best_of"),
-        ({"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
+        ({"prompt": "a", "best_of": 2, "stream": True}, "best_of"),
+        ({"prompt": "a", "echo": True, "logprobs": 21}, "logprobs"),
         ({"prompt": "a", "logprobs": True}, "logprobs"),
         ({"prompt": "a", "logprobs": 21}, "logprobs"),
         ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
-        ({"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"prompt": "a", "allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt": "a", "allowed_token_ids": []}, "allowed_token_ids"),
         ({"prompt": "a" * 600}, "prompt"),
     ],
 )
@@ -192,3 +192,121 @@ async def until(holds: Any, timeout_s: float = 5.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not holds():
             await asyncio.sleep(0.005)
+
+
+# ---- echo with logprobs, prompt_logprobs, token ids ----
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_an_echo_with_logprobs_is_the_same_streamed(client: httpx.AsyncClient, n: int) -> None:
+    body = {"prompt": ["aé", [98, 99]], "echo": True, "logprobs": 1, "n": n}
+    choices = (await whole(client, **body))["choices"]
+    stream = await streamed(client, **body)
+    assert [choice["text"] for choice in choices] == ["aéaé"] * n + ["bcbc"] * n
+    for choice in choices:
+        logprobs = choice["logprobs"]
+        pairs = list(zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True))
+        streamed_choice = stream.choices[choice["index"]]
+        assert (streamed_choice.text, streamed_choice.logprobs) == (choice["text"], pairs)
+        assert logprobs["top_logprobs"][0] is None
+        assert logprobs["token_logprobs"][0] is None
+        assert None not in logprobs["token_logprobs"][1:]
+    assert choices[0]["logprobs"]["text_offset"] == [0, 1, 1, 2, 3, 3, 4]
+    assert choices[-1]["logprobs"]["text_offset"] == [0, 1, 2, 3, 4]
+
+
+async def test_a_token_that_the_tokenizer_adds_is_no_part_of_the_echo() -> None:
+    front = LocalFront(add_bos=True)
+    async with serving(front) as client:
+        answer = await whole(client, prompt="ab", echo=True, logprobs=0, max_tokens=0)
+    choice = answer["choices"][0]
+    assert choice["text"] == "ab"
+    assert choice["logprobs"]["tokens"] == ["<s>", "a", "b"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1]
+
+
+async def test_only_the_first_choice_computes_the_prompts_logprobs(
+    front: LocalFront, client: httpx.AsyncClient
+) -> None:
+    answer = await whole(client, prompt="abc", prompt_logprobs=1, n=2, max_tokens=1)
+    first, second = front.engine.requests
+    assert (first.params.prompt_logprobs, second.params.prompt_logprobs) == (1, None)
+    assert (first.leader, second.leader) == (None, first.request_id)
+    for choice in answer["choices"]:
+        assert choice["prompt_logprobs"] == [
+            None,
+            {
+                "98": {"logprob": -0.25, "rank": 2, "decoded_token": "b"},
+                "99": {"logprob": -1.25, "rank": 1, "decoded_token": "c"},
+            },
+            {
+                "99": {"logprob": -1.25, "rank": 2, "decoded_token": "c"},
+                "100": {"logprob": -1.25, "rank": 1, "decoded_token": "d"},
+            },
+        ]
+        assert choice["logprobs"] is None
+
+
+async def test_token_ids_in_and_out(front: LocalFront, client: httpx.AsyncClient) -> None:
+    body = {"prompt": [98, 99], "return_token_ids": True, "logprobs": 1, "return_tokens_as_token_ids": True}
+    (choice,) = (await whole(client, **body))["choices"]
+    ids = [98, 99, 256]
+    assert (choice["prompt_token_ids"], choice["token_ids"]) == ([98, 99], ids)
+    assert choice["logprobs"]["tokens"] == [f"token_id:{i}" for i in ids]
+    assert choice["logprobs"]["top_logprobs"][0] == {"token_id:98": -0.25}
+    chunks = [chunk["choices"][0] for chunk in (await streamed(client, **body)).chunks]
+    assert chunks[0]["prompt_token_ids"] == [98, 99]
+    assert [i for chunk in chunks for i in chunk.get("token_ids", [])] == ids
+
+
+async def test_the_prompts_end_is_kept_and_echoed(front: LocalFront, client: httpx.AsyncClient) -> None:
+    answer = await whole(client, prompt="abcdef", truncate_prompt_tokens=3, echo=True, max_tokens=0)
+    assert answer["choices"][0]["text"] == "def"
+    assert answer["usage"]["prompt_tokens"] == 3
+    await whole(client, prompt="x" * 1000, truncate_prompt_tokens=-1, max_tokens=7)
+    (request,) = front.engine.requests
+    assert len(request.prompt_ids) + request.max_tokens == MAX_MODEL_LEN
+
+
+# ---- best_of and beams ----
+
+
+async def test_best_of_gives_the_likeliest(front: LocalFront, client: httpx.AsyncClient) -> None:
+    floors = [-3.0, -1.0, -2.0, -1.0]
+    front.engine.script = lambda request: Script([str(request.choice)], floor=floors[request.choice])
+    answer = await whole(client, prompt="a", n=3, best_of=4)
+    assert [choice["text"] for choice in answer["choices"]] == ["1", "3", "2"]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert answer["choices"][0]["logprobs"] is None
+    assert answer["usage"]["completion_tokens"] == 8  # all four were generated
+    assert front.generator.in_flight == 0
+    with_logprobs = await whole(client, prompt="a", n=1, best_of=2, logprobs=0)
+    assert with_logprobs["choices"][0]["logprobs"]["token_logprobs"] == [-1.0, -1.0]
+
+
+async def test_a_choice_that_fails_fails_best_of(front: LocalFront, client: httpx.AsyncClient) -> None:
+    front.engine.script = lambda request: Script(
+        ["x"], FinishReason.ERROR if request.choice == 1 else FinishReason.STOP, "it broke"
+    )
+    answer = await client.post(URL, json={"prompt": "a", "best_of": 3})
+    assert answer.status_code == 500
+    assert "it broke" in answer.text
+    assert front.generator.in_flight == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_beams_are_asked_for_in_vllms_words(
+    front: LocalFront, client: httpx.AsyncClient, stream: bool
+) -> None:
+    body = {"prompt": "a", "use_beam_search": True, "best_of": 3, "n": 2, "max_tokens": 2, "logprobs": 1}
+    if stream:
+        answer = await streamed(client, **body)
+        texts = [answer.choices[i].text for i in range(2)]
+    else:
+        texts = [choice["text"] for choice in (await whole(client, **body))["choices"]]
+    # The script's likeliest continuation is "aa", and "b" is as good everywhere but for one nat.
+    assert texts[0] == "aa"
+    assert texts[1] in ("ab", "ba")
+    assert {request.max_tokens for request in front.engine.requests} == {1}
+    assert front.generator.in_flight == 0
+    assert front.engine.running == set()

@@ -314,7 +314,6 @@ async def test_special_tokens_are_added_as_asked(path: str, extra: dict[str, Any
 @pytest.mark.parametrize(
     ("extra", "param"),
     [
-        ({"spaces_between_special_tokens": False}, "spaces_between_special_tokens"),
         ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, None),
         ({"priority": 1}, "priority"),
         ({"plugin_args": {"nobody": 1}}, "plugin_args"),

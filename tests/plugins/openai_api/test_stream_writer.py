@@ -15,6 +15,8 @@ from llmkit.contracts import (
     Finished,
     FinishReason,
     PositionLogprobs,
+    RequestContext,
+    SamplingParams,
     TokenLogprob,
     Tokens,
     Usage,
@@ -22,6 +24,7 @@ from llmkit.contracts import (
 from llmkit.fold import ChoiceFold
 from llmkit.testing.http import validate_stream
 from llmkit_openai_api.chat import ChatShape
+from llmkit_openai_api.choices import Choices
 from llmkit_openai_api.schema import ChatRequest
 from llmkit_openai_api.stream import StreamWriter
 from tests.core.server.local_front import LocalFront
@@ -53,7 +56,9 @@ def test_a_stream_is_valid_and_equals_the_fold(
     body = ChatRequest.model_validate(
         {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "stream": True}
     )
-    writer = StreamWriter(ChatShape(LocalFront().services, body), include_usage=True)
+    services = LocalFront().services
+    unasked = Choices(services, {}, SamplingParams(), RequestContext(), add_special_tokens=False)
+    writer = StreamWriter(ChatShape(services, body, unasked), include_usage=True)
     sent = b""
     while any(queues):
         index = data.draw(st.sampled_from([i for i, queue in enumerate(queues) if queue]))
