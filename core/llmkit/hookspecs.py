@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RegisterCommand,
         RegisterExecutor,
         RegisterGrammar,
+        RegisterKVConnector,
         RegisterLinearMethod,
         RegisterLoader,
         RegisterModel,
@@ -148,6 +149,20 @@ def register_speculators(register: RegisterSpeculator) -> None:
     :raises DuplicateName: the name is taken.
 
     Chosen by: ``--speculator``. Since 0.1.
+    """
+
+
+@hookspec
+def register_kv_connectors(register: RegisterKVConnector) -> None:
+    """Offer places outside the KV pool for blocks that the pool needs for others.
+
+    Called once in every process. ``factory(spec, options)`` runs once the KV pool is cut, in the engine
+    process and in each worker. Must not import torch; the worker's side may.
+
+    :param register: ``register(name, factory, refuses=refuses)``.
+    :raises DuplicateName: the name is taken.
+
+    Chosen by: ``--kv-connector``. Since 0.1.
     """
 
 

@@ -256,7 +256,7 @@ class RowPlan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """One forward. Applied in the order gone, copies, new, rows."""
+    """One forward. Applied in the order gone, transfers, copies, new, rows."""
 
     step: int
     rows: list[RowPlan]

@@ -27,6 +27,7 @@ FLAGS: Mapping[str, str] = {
     "scheduler": "--scheduler",
     "grammar": "--grammar-backend",
     "speculator": "--speculator",
+    "connector": "--kv-connector",
     "routes": "--plugin",
     "command": "COMMAND",
 }
@@ -41,6 +42,7 @@ NOUNS: Mapping[str, str] = {
     "attention": "attention backend",
     "policy": "scheduling policy",
     "grammar": "grammar backend",
+    "connector": "KV connector",
 }
 """Component kind -> what a message calls one, where that is not the kind itself."""
 

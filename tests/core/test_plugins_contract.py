@@ -44,6 +44,7 @@ CALLS = {
     "register_scheduling_policies": ("policy", "register('x', make)"),
     "register_executors": ("executor", f"register('x', make, {FULL})"),
     "register_speculators": ("speculator", "register('x', make, refuses=lambda spec: None)"),
+    "register_kv_connectors": ("connector", "register('x', make, refuses=lambda spec: None)"),
     "register_models": ("model", f"register('x', make, architectures=('XForCausalLM',), {FULL})"),
     "register_linear_methods": ("linear", f"register('x', make, {FULL})"),
     "register_ops": ("ops", f"register('x', make, {FULL})"),

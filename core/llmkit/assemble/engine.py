@@ -9,6 +9,7 @@ from llmkit.assemble.grammars import grammar_manager
 from llmkit.assemble.model import OpenedModel
 from llmkit.assemble.speculator import make_speculator
 from llmkit.config import Config
+from llmkit.contracts.connector import KVConnector, KVConnectorSpec, KVDirectory
 from llmkit.contracts.executor import Executor, ExecutorSpec
 from llmkit.contracts.scheduler import Drafter, Scheduler, SchedulerSpec, SchedulingPolicy
 from llmkit.contracts.weights import CheckpointInfo, ModelFiles, Progress
@@ -17,7 +18,7 @@ from llmkit.engine.drafts import SpeculativeDrafter
 from llmkit.engine.layout import KVBudget, PlannedLayout, check_context, plan_layout
 from llmkit.engine.prefix import cache_root
 from llmkit.engine.scheduler import CONTINUOUS, ContinuousScheduler
-from llmkit.errors import StartupError
+from llmkit.errors import StartupError, UsageError
 from llmkit.messages import Choice, EngineReady, WorkerReport
 from llmkit.registry import CORE, Entry, Registry
 
@@ -58,12 +59,13 @@ def build_engine(
             model_len=info.context_length,
             max_model_len=config.model.max_model_len,
         )
+        directory, connectors = _make_directory(config, planned, components)
         executor.allocate(planned.layout, progress)
         grammars = grammar_manager(config, OpenedModel(files, info, ""), components, report.vocab_size)
         drafted_for = DraftedFor(config, planned.layout, planned.max_model_len, report.vocab_size)
         speculator, speculators = make_speculator(drafted_for, components, _build_draft, progress)
         drafter = SpeculativeDrafter(speculator, grammars, report.vocab_size)
-        scheduler, choices = _make_scheduler(config, files, report, planned, components, drafter)
+        scheduler, choices = _make_scheduler(config, files, report, planned, components, drafter, directory)
     except BaseException:
         executor.shutdown(0)
         raise
@@ -76,7 +78,7 @@ def build_engine(
             block_size=config.cache.block_size,
             kv_bytes=planned.layout.total_bytes,
             weight_bytes=report.weight_bytes,
-            choices=(choice, *report.choices, *choices, *speculators),
+            choices=(choice, *report.choices, *choices, *speculators, *connectors),
             notes=planned.notes,
         ),
     )
@@ -89,6 +91,7 @@ def _make_scheduler(
     planned: PlannedLayout,
     components: Registry,
     drafter: Drafter,
+    directory: KVDirectory | None,
 ) -> tuple[Scheduler, tuple[Choice, ...]]:
     policy_choice = components.choose("policy", config.scheduler.scheduling_policy, config.scheduler)
     policy: SchedulingPolicy = components.create("policy", policy_choice.name, config.scheduler)
@@ -101,6 +104,7 @@ def _make_scheduler(
         cache_root=cache_root(config.cache.prefix_cache_salt, files.identity, report.layers),
         policy=policy,
         drafter=drafter,
+        directory=directory,
     )
     choice = components.choose("scheduler", config.scheduler.scheduler, spec)
     return components.create("scheduler", choice.name, spec), (choice, policy_choice)
@@ -111,6 +115,23 @@ def _build_draft(
 ) -> tuple[EngineCore, EngineReady]:
     built = build_engine(config, files, info, components, progress)
     return built.core, built.ready
+
+
+def _make_directory(
+    config: Config, planned: PlannedLayout, components: Registry
+) -> tuple[KVDirectory | None, tuple[Choice, ...]]:
+    """The engine's side of the KV connector that was asked for; each worker makes its own."""
+    name = config.cache.kv_connector
+    if name is None:
+        return None, ()
+    if not config.cache.enable_prefix_caching:
+        raise UsageError(
+            f"--kv-connector {name} goes with prefix caching, and --no-enable-prefix-caching is set"
+        )
+    spec = KVConnectorSpec(config, planned.layout)
+    choice = components.choose("connector", name, spec)
+    connector: KVConnector = components.create("connector", choice.name, spec)
+    return connector.directory(), (choice,)
 
 
 def _register_core(components: Registry) -> None:

@@ -26,4 +26,12 @@ class CacheConfig:
     isolate_prefix_cache: bool = option(
         False, "reuse the KV of prompts within one API key only, so that no key can tell what another sent"
     )
+    kv_connector: str | None = option(
+        None,
+        "where KV blocks go that the cache has no room for, such as offload; default: nowhere",
+        kind="connector",
+    )
+    kv_offload_bytes: int = option(
+        4 << 30, "--kv-connector offload: most host memory to use", parse=parse_size, minimum=1
+    )
     prefix_cache_salt: str = option("", "part of every prefix-cache key of this deployment", secret=True)

@@ -36,6 +36,15 @@ from llmkit.contracts.client import (
     Services,
     Usage,
 )
+from llmkit.contracts.connector import (
+    KVBytes,
+    KVConnector,
+    KVConnectorSpec,
+    KVDirectory,
+    KVLoad,
+    KVMover,
+    RegisterKVConnector,
+)
 from llmkit.contracts.executor import Components, Executor, ExecutorSpec, RegisterExecutor
 from llmkit.contracts.grammar import (
     Grammar,
@@ -175,10 +184,16 @@ __all__ = [
     "GrammarSpec",
     "Grammars",
     "GraphSupport",
+    "KVBytes",
     "KVCacheSpec",
+    "KVConnector",
+    "KVConnectorSpec",
+    "KVDirectory",
     "KVGroup",
     "KVLayout",
+    "KVLoad",
     "KVMemory",
+    "KVMover",
     "LayerInputs",
     "LinearEnv",
     "LinearMethod",
@@ -211,6 +226,7 @@ __all__ = [
     "RegisterCommand",
     "RegisterExecutor",
     "RegisterGrammar",
+    "RegisterKVConnector",
     "RegisterLinearMethod",
     "RegisterLoader",
     "RegisterLogitsProcessor",

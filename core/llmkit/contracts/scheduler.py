@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from llmkit.config import CacheConfig, SchedulerConfig
+from llmkit.contracts.connector import KVDirectory
 from llmkit.contracts.speculator import DraftRequest
 from llmkit.kv import KVLayout
 from llmkit.messages import AddRequest, EngineStats, StepOutput, StepPlan, StepResult
@@ -128,6 +129,8 @@ class SchedulerSpec:
     """None: no request ever takes drafts."""
     grammars: Grammars | None = None
     """None: no request comes with a grammar. The scheduler tells it of every request's life."""
+    directory: KVDirectory | None = None
+    """Of the KV connector; None without one."""
 
 
 class Scheduler(Protocol):

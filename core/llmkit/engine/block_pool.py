@@ -16,8 +16,11 @@ class KVBlockPool:
     handed out least recently used first, those without contents before any cached one.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, *, tell_evicted: bool = False) -> None:
+        """``tell_evicted``: remember for :meth:`take_evicted` what is evicted."""
         self.num_blocks = num_blocks
+        self._tell_evicted = tell_evicted
+        self._evicted: list[tuple[bytes, int]] = []
         self._refs = [0] * num_blocks
         self._keys: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
@@ -42,9 +45,16 @@ class KVBlockPool:
         assert count <= len(self._free), f"{count} blocks wanted, {len(self._free)} free"
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
-            self._forget(block)
+            key = self._forget(block)
+            if self._tell_evicted and key is not None:
+                self._evicted.append((key, block))
             self._refs[block] = 1
         return blocks
+
+    def take_evicted(self) -> list[tuple[bytes, int]]:
+        """Key and block of every cached block allocated since the last call."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
 
     def find(self, key: bytes) -> int | None:
         """The block that holds these contents, held or free."""
@@ -96,8 +106,10 @@ class KVBlockPool:
         known = {key: block for block, key in enumerate(self._keys) if key is not None}
         assert known == self._block_of, "keys and blocks disagree"
 
-    def _forget(self, block: int) -> None:
+    def _forget(self, block: int) -> bytes | None:
+        """The key it had."""
         key = self._keys[block]
         if key is not None:
             self._keys[block] = None
             del self._block_of[key]
+        return key

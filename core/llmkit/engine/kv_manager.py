@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmkit.contracts.connector import KVDirectory
 from llmkit.engine.block_pool import KVBlockPool
+from llmkit.engine.kv_transfers import KVTransfers
 from llmkit.engine.layout import sequence_blocks
 from llmkit.engine.prefix import block_key, group_key
 from llmkit.engine.request import Request
 from llmkit.kv import NULL_BLOCK, KVLayout
+
+LOAD = -1
+"""In the tables of a hit: a block that the KV connector has and the pool has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +23,12 @@ class PrefixHit:
     num_tokens: int
     """Tokens that need not be computed; at least one always is."""
     tables: list[list[int]]
-    """Blocks of each group, NULL_BLOCK where a sliding group needs none. All of equal length."""
+    """Blocks of each group, NULL_BLOCK where a sliding group needs none, LOAD where the connector has
+    it. All of equal length."""
     copy: bool
     """The request will write to the last block, which others read: it gets a copy of it."""
+    num_loaded: int = 0
+    """Of ``num_tokens``, those in a block that is to be loaded in any group."""
 
 
 class KVManager:
@@ -31,8 +39,18 @@ class KVManager:
     what is done (:meth:`start`, :meth:`grow`) may assume that it was asked.
     """
 
-    def __init__(self, layout: KVLayout, block_size: int, chunk: int, *, caching: bool) -> None:
-        self.pool = KVBlockPool(layout.num_blocks)
+    def __init__(
+        self,
+        layout: KVLayout,
+        block_size: int,
+        chunk: int,
+        *,
+        caching: bool,
+        directory: KVDirectory | None = None,
+    ) -> None:
+        """``directory``: a KV connector's, of which ``caching`` makes use."""
+        self.pool = KVBlockPool(layout.num_blocks, tell_evicted=directory is not None)
+        self._transfers = KVTransfers(directory)
         self.layout = layout
         self._groups = layout.groups
         self._windows = [group.spec.window for group in layout.groups]
@@ -69,13 +87,10 @@ class KVManager:
         return sum(len(table) - gone for table, gone in zip(request.tables, request.freed, strict=True))
 
     def find_prefix(self, request: Request) -> PrefixHit:
-        """The longest beginning whose KV is cached in every group."""
+        """The longest beginning whose KV is cached, or can be loaded, in every group."""
         length = len(request.tokens) // self._block_size if self._caching else 0
         self._extend_keys(request, length)
-        found = [
-            [self.pool.find(group_key(key, group)) for key in request.block_keys[:length]]
-            for group in range(len(self._groups))
-        ]
+        found = [self._find(request.block_keys[:length], group) for group in range(len(self._groups))]
         agreed = False
         while length and not agreed:
             agreed = True
@@ -92,7 +107,13 @@ class KVManager:
         for blocks, window in zip(found, self._windows, strict=True):
             first = self._first_needed(num_tokens, window)
             tables.append([NULL_BLOCK] * min(first, length) + [b for b in blocks[first:length] if b])
-        return PrefixHit(num_tokens, tables, copy=num_tokens < length * self._block_size)
+        loaded = {index for table in tables for index, block in enumerate(table) if block == LOAD}
+        return PrefixHit(
+            num_tokens,
+            tables,
+            copy=num_tokens < length * self._block_size,
+            num_loaded=min(num_tokens, len(loaded) * self._block_size),
+        )
 
     def fork(self, leader: Request, request: Request) -> PrefixHit | None:
         """What a waiting request may take from a running one with the same prompt: all of it that is done.
@@ -116,7 +137,7 @@ class KVManager:
     def needed_to_start(self, request: Request, hit: PrefixHit) -> int:
         """Free blocks a waiting request will take until its known tokens and one block more are computed."""
         kept = [table[:-1] if hit.copy else table for table in hit.tables]
-        shared = sum(self.pool.refs(block) > 0 for table in kept for block in table if block)
+        shared = sum(self.pool.refs(block) > 0 for table in kept for block in table if block > 0)
         return self._ahead(request) - shared
 
     # ---- done ----
@@ -130,12 +151,14 @@ class KVManager:
         request.num_slots = len(hit.tables[0]) * self._block_size if hit.tables else 0
         for table in request.tables:
             for block in table:
-                if block != NULL_BLOCK:
+                if block > 0:
                     self.pool.hold(block)
-        if not hit.copy:
-            return []
+        # What it loads is its own, and needs no copy.
+        shared = [table for table in request.tables if hit.copy and table[-1] != LOAD]
+        if hit.num_loaded:
+            self._load(request)
         copies = []
-        for table, fresh in zip(request.tables, self.pool.allocate(len(self._groups)), strict=True):
+        for table, fresh in zip(shared, self.pool.allocate(len(shared)), strict=True):
             copies.append((table[-1], fresh))
             self._copy_sources.append(table[-1])
             table[-1] = fresh
@@ -157,16 +180,28 @@ class KVManager:
         request.num_slots += more * self._block_size
         return added
 
-    def end_plan(self) -> None:
-        """Let go of the sources of this plan's copies, held so that nobody wrote to them in it."""
+    def end_plan(self) -> bytes:
+        """Close a plan: its ``transfers``.
+
+        Lets go of the sources of its copies, held so that nobody wrote to them in it.
+        """
         self.pool.release(self._copy_sources)
         self._copy_sources.clear()
+        return self._transfers.plan(self.pool.take_evicted())
+
+    def load_failed(self, request_id: str) -> bool:
+        """Some of what it was to load was not there; False if it runs no more or has started anew since.
+
+        What it computed from there on is worthless: the caller takes its blocks back.
+        """
+        return self._transfers.fail(request_id)
 
     def publish(self, request: Request) -> None:
         """Make its full blocks known to the cache, as far as finished steps have filled them."""
         full = min(request.num_done, len(request.tokens)) // self._block_size
         if full <= request.num_known_blocks or not self._caching:
             return
+        self._transfers.confirm(request.request_id)
         self._extend_keys(request, full)
         for index in range(request.num_known_blocks, full):
             for group, table in enumerate(request.tables):
@@ -180,8 +215,36 @@ class KVManager:
             self.pool.release(blocks)
         request.tables, request.freed = [], []
         request.num_computed = request.num_done = request.num_known_blocks = request.num_slots = 0
+        self._transfers.drop(request.request_id)
+
+    def reset(self) -> bool:
+        """Forget every cached block that no request holds, and all that a connector keeps.
+
+        True if no block was held.
+        """
+        self._transfers.reset()
+        return self.pool.reset()
 
     # ---- helpers ----
+
+    def _find(self, keys: list[bytes], group: int) -> list[int | None]:
+        """A group's blocks: where they are, LOAD where a connector has them, None where nobody has."""
+        own = [group_key(key, group) for key in keys]
+        blocks = [self.pool.find(key) for key in own]
+        self._transfers.look_up(own, blocks, LOAD)
+        return blocks
+
+    def _load(self, request: Request) -> None:
+        """Take blocks for what a connector has; until it is there, none of it counts as done."""
+        loads = []
+        for group, table in enumerate(request.tables):
+            missing = [index for index, block in enumerate(table) if block == LOAD]
+            for index, block in zip(missing, self.pool.allocate(len(missing)), strict=True):
+                table[index] = block
+                loads.append((group_key(request.block_keys[index], group), block))
+                request.num_known_blocks = min(request.num_known_blocks, index)
+        request.num_done = request.num_known_blocks * self._block_size
+        self._transfers.start(request.request_id, loads)
 
     def _more_blocks(self, request: Request, num_tokens: int) -> int:
         if num_tokens <= request.num_slots or not request.tables:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmkit.engine.kv_manager import PrefixHit
 from llmkit.engine.request import Request
 from llmkit.errors import EngineError
 from llmkit.events import PositionLogprobs
@@ -24,13 +25,27 @@ class Totals:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     forced_tokens: int = 0
+    offload_queries: int = 0
+    offload_hits: int = 0
 
-    def stats(self, *, running: int, waiting: int, blocks_total: int, blocks_held: int) -> EngineStats:
+    def count_hit(self, num_prompt: int, hit: PrefixHit, *, connected: bool) -> None:
+        """``connected``: a KV connector was asked for what the pool had not."""
+        cached = hit.num_tokens - hit.num_loaded
+        self.prefix_queries += num_prompt
+        self.prefix_hits += cached
+        if connected:
+            self.offload_queries += num_prompt - cached
+            self.offload_hits += hit.num_loaded
+
+    def stats(
+        self, *, running: int, waiting: int, blocks_total: int, blocks_held: int, copied_blocks: int
+    ) -> EngineStats:
         return EngineStats(
             running=running,
             waiting=waiting,
             blocks_total=blocks_total,
             blocks_held=blocks_held,
+            copied_blocks=copied_blocks,
             **{name: getattr(self, name) for name in self.__slots__},
         )
 

@@ -39,8 +39,13 @@ class ContinuousScheduler:
         self._max_model_len = spec.max_model_len
         self._root = spec.cache_root
         self.kv = KVManager(
-            spec.layout, spec.block_size, self._budget, caching=spec.cache.enable_prefix_caching
+            spec.layout,
+            spec.block_size,
+            self._budget,
+            caching=spec.cache.enable_prefix_caching,
+            directory=spec.directory,
         )
+        self._connected = spec.directory is not None
         self._requests: dict[str, Request] = {}
         self._waiting = WaitingQueue()
         self._running: dict[str, Request] = {}
@@ -94,8 +99,7 @@ class ContinuousScheduler:
         copies = self._admit() if self._totals.preemptions == before else []
         parts += self._take_chunks(self._budget - sum(part.num_tokens for part in parts), alone=not parts)
         rows, new = plan_rows(parts)
-        self.kv.end_plan()
-        plan = StepPlan(self._totals.steps, rows, new, self._gone, copies)
+        plan = StepPlan(self._totals.steps, rows, new, self._gone, copies, self.kv.end_plan())
         self._gone = []
         self._in_flight[plan.step] = parts
         return plan
@@ -104,6 +108,7 @@ class ContinuousScheduler:
         parts = self._in_flight.pop(result.step, None)
         if parts is None:
             raise EngineError(f"the executor answered step {result.step}, which is not in flight")
+        self._recompute(result.failed_loads)
         samples = {row.request_id: row for row in result.rows}
         outputs = []
         for part in parts:
@@ -125,10 +130,11 @@ class ContinuousScheduler:
             waiting=len(self._waiting),
             blocks_total=pool.num_blocks - 1,
             blocks_held=pool.num_held,
+            copied_blocks=self.kv.num_copied,
         )
 
     def reset_prefix_cache(self) -> bool:
-        return self.kv.pool.reset()
+        return self.kv.reset()
 
     def check(self) -> None:
         """:raises AssertionError: the books of requests and blocks disagree."""
@@ -213,8 +219,7 @@ class ContinuousScheduler:
                 promised += self.kv.outstanding(head)
             if head.num_cached is None:
                 head.num_cached = hit.num_tokens
-                self._totals.prefix_queries += head.num_prompt_tokens
-                self._totals.prefix_hits += hit.num_tokens
+                self._totals.count_hit(head.num_prompt_tokens, hit, connected=self._connected)
         return copies
 
     def _find_hit(self, request: Request) -> PrefixHit:
@@ -270,6 +275,16 @@ class ContinuousScheduler:
         )
 
     # ---- what becomes of requests ----
+
+    def _recompute(self, request_ids: Sequence[str]) -> None:
+        """Start again those whose KV could not be loaded; what their steps in flight give is dropped."""
+        for request_id in request_ids:
+            if self.kv.load_failed(request_id):
+                request = self._running[request_id]
+                if not request.num_output_tokens:
+                    request.num_cached = None
+                self._leave(request)
+                self._wait(request)
 
     def _preempt(self) -> None:
         running = list(self._running.values())

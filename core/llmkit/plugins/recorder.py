@@ -24,6 +24,7 @@ KINDS: Mapping[str, str] = {
     "register_scheduling_policies": "policy",
     "register_executors": "executor",
     "register_speculators": "speculator",
+    "register_kv_connectors": "connector",
     "register_models": "model",
     "register_linear_methods": "linear",
     "register_ops": "ops",
@@ -36,7 +37,7 @@ KINDS: Mapping[str, str] = {
 ACTIVE_KINDS = frozenset({"routes"})
 """Kinds that run without being chosen by name: a third party's only when it is enabled."""
 
-BY_NAME_KINDS = frozenset({"speculator"})
+BY_NAME_KINDS = frozenset({"connector", "speculator"})
 """Kinds of which a server has none unless it asks for one by name."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")

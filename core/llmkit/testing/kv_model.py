@@ -18,6 +18,7 @@ from llmkit.contracts import (
     PLACEHOLDER,
     KVCacheSpec,
     KVLayout,
+    KVMover,
     NewRow,
     PositionLogprobs,
     Progress,
@@ -87,7 +88,11 @@ class KVModelExecutor:
         """Blocks copied so far."""
         self._rows: dict[str, _Row] = {}
         self._layout = KVLayout((), 1, 0, 0)
-        self._slots: list[Words] = []
+        self.slots: list[Words] = []
+        """``[num_blocks, block_size]`` each: one word a token."""
+        self.mover: KVMover | None = None
+        """A KV connector's side, where a test gives one; over the bytes of ``slots``."""
+        self._failed: dict[int, list[str]] = {}
         self._place: dict[int, tuple[int, int]] = {}
 
     def start(self, progress: Progress) -> WorkerReport:
@@ -105,7 +110,7 @@ class KVModelExecutor:
     def allocate(self, layout: KVLayout, progress: Progress) -> None:
         self._layout = layout
         shape = (layout.num_blocks, self.spec.block_size)
-        self._slots = [np.zeros(shape, np.uint64) for _ in range(layout.num_slots)]
+        self.slots = [np.zeros(shape, np.uint64) for _ in range(layout.num_slots)]
         self._place = {
             layer: (group, slot)
             for group, entry in enumerate(layout.groups)
@@ -116,9 +121,13 @@ class KVModelExecutor:
         """What each row's logits and prompt logprobs follow from."""
         for name in plan.gone:
             self._rows.pop(name, None)
+        if plan.transfers:
+            if self.mover is None:
+                raise EngineError("the plan has transfers, and there is no connector")
+            self._failed[plan.step] = list(self.mover.apply(plan.transfers))
         for source, destination in plan.copies:
             self.copies += 1
-            for slot in self._slots:
+            for slot in self.slots:
                 slot[destination] = slot[source]
         for new in plan.new:
             if new.request_id in self._rows:
@@ -146,7 +155,7 @@ class KVModelExecutor:
             if tokens or row.prompt_logprobs is not None:
                 rows.append(RowResult(row.request_id, tokens, prompt_logprobs=row.prompt_logprobs))
         future: Future[StepResult] = Future()
-        future.set_result(StepResult(plan.step, rows))
+        future.set_result(StepResult(plan.step, rows, self._failed.pop(plan.step, [])))
         return future
 
     def call(self, method: str, *args: Any) -> list[Any]:
@@ -202,7 +211,7 @@ class KVModelExecutor:
     def _gather(self, state: _Row, layer: int, start: int) -> Words:
         """The layer's KV of tokens before ``start``, with room for the row's tokens."""
         group, slot = self._place[layer]
-        words = self._slots[slot][state.tables[group]].reshape(-1)
+        words = self.slots[slot][state.tables[group]].reshape(-1)
         assert len(words) >= start
         return words
 
@@ -210,7 +219,7 @@ class KVModelExecutor:
         group, slot = self._place[layer]
         size = self.spec.block_size
         for position in range(row.start, row.start + row.num_tokens):
-            self._slots[slot][state.tables[group][position // size], position % size] = words[position]
+            self.slots[slot][state.tables[group][position // size], position % size] = words[position]
 
 
 @dataclass(slots=True)

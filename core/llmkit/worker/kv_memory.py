@@ -31,6 +31,11 @@ class BlockMemory:
                 "set --kv-cache-memory-bytes lower"
             ) from failure
 
+    @property
+    def slots(self) -> tuple[Tensor, ...]:
+        """uint8 ``[num_blocks, page_bytes]`` each; what a KV connector moves."""
+        return self._slots
+
     def layer(self, index: int) -> Tensor:
         """uint8 ``[num_blocks, block_bytes]`` of a layer; a shared layer gives its source's.
 

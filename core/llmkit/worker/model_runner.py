@@ -10,6 +10,7 @@ from torch import Tensor
 from llmkit.contracts import (
     AttentionBackend,
     AttentionPlan,
+    KVMover,
     Model,
     SamplePlan,
     StepContext,
@@ -36,6 +37,8 @@ class PendingStep:
     """None: no row is sampled."""
     prompts: dict[str, PromptLogprobs] = field(default_factory=dict)
     """Request id -> what its prompt tokens in this step are worth, where it asks."""
+    failed_loads: list[str] = field(default_factory=list)
+    """Requests that a KV connector could not give what it was to."""
 
 
 class ModelRunner:
@@ -49,6 +52,7 @@ class ModelRunner:
         memory: BlockMemory,
         batch: Batch,
         sampler: Sampler,
+        mover: KVMover | None = None,
     ) -> None:
         self.sampler = sampler
         self._model = model
@@ -56,16 +60,18 @@ class ModelRunner:
         self._attention_plan = attention_plan
         self._memory = memory
         self._batch = batch
+        self._mover = mover
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> PendingStep:
         """Apply the plan and run the forward up to the logits."""
         batch = self._batch
         batch.remove(plan.gone)
+        failed = self._move(plan.transfers)
         self._memory.copy(plan.copies)
         batch.add(plan.new)
         if not plan.rows:
-            return PendingStep(plan.step, None, None)
+            return PendingStep(plan.step, None, None, failed_loads=failed)
         inputs = batch.step(plan.rows)
         self._attention_plan.update(inputs.layout)
         context = StepContext(self._backend, self._attention_plan)
@@ -77,10 +83,10 @@ class ModelRunner:
         if inputs.prompts:
             prompts = prompt_logprobs(inputs.prompts, hidden, self._model.logits, self._model.vocab_size)
         if not inputs.sampled:
-            return PendingStep(plan.step, inputs, None, prompts)
+            return PendingStep(plan.step, inputs, None, prompts, failed)
         if len(inputs.logit_tokens) != inputs.layout.num_tokens:
             hidden = hidden[inputs.logit_tokens]
-        return PendingStep(plan.step, inputs, self._model.logits(hidden), prompts)
+        return PendingStep(plan.step, inputs, self._model.logits(hidden), prompts, failed)
 
     @torch.inference_mode()
     def sample(self, pending: PendingStep, plan: SamplePlan) -> StepResult:
@@ -89,7 +95,7 @@ class ModelRunner:
         if pending.step != plan.step:
             raise EngineError(f"step {plan.step} is to be sampled, but step {pending.step} was launched")
         if inputs is None:
-            return StepResult(pending.step, [])
+            return StepResult(pending.step, [], pending.failed_loads)
         samples = NOTHING
         if logits is not None:
             masks = None
@@ -98,4 +104,12 @@ class ModelRunner:
             samples = self.sampler.sample(logits, inputs.logits, masks)
         rows, lasts = step_rows(inputs, samples, pending.prompts)
         self._batch.sampled(inputs, lasts)
-        return StepResult(pending.step, rows)
+        return StepResult(pending.step, rows, pending.failed_loads)
+
+    def _move(self, transfers: bytes) -> list[str]:
+        """Let the KV connector save and load blocks; the requests that miss some."""
+        if not transfers:
+            return []
+        if self._mover is None:
+            raise EngineError("the plan has KV transfers, but this worker has no KV connector")
+        return list(self._mover.apply(transfers))

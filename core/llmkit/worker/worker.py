@@ -12,7 +12,10 @@ import torch
 from llmkit.config import machine
 from llmkit.contracts import (
     ExecutorSpec,
+    KVConnector,
+    KVConnectorSpec,
     KVLayout,
+    KVMover,
     Progress,
     SamplePlan,
     StepPlan,
@@ -45,6 +48,7 @@ class Worker:
         self._parts: Parts | None = None
         self._runner: ModelRunner | None = None
         self._pending: dict[int, PendingStep] = {}
+        self._mover: KVMover | None = None
 
     @property
     def runner(self) -> ModelRunner:
@@ -84,6 +88,7 @@ class Worker:
         progress("allocating the KV cache", 0.0)
         memory = BlockMemory(layout, parts.kv_specs, self.machine.torch_device)
         parts.backend.bind(memory)
+        self._mover = self._connect(layout, memory)
         limits = self._limits(parts, layout)
         state = SamplingState(limits.max_rows, parts.model.vocab_size)
         self._runner = ModelRunner(
@@ -93,6 +98,7 @@ class Worker:
             memory,
             Batch(limits, state),
             Sampler(state, processed=self._spec.config.model.logprobs_mode == "processed"),
+            self._mover,
         )
         warm_up(self._runner, limits, progress)
 
@@ -122,7 +128,9 @@ class Worker:
 
     def close(self) -> None:
         """Free weights and KV memory; idempotent."""
-        self._runner = self._parts = None
+        if self._mover is not None:
+            self._mover.close()
+        self._runner = self._parts = self._mover = None
         self._pending.clear()
 
     def _describe(self) -> dict[str, Any]:
@@ -133,6 +141,15 @@ class Worker:
             "dtype": self.machine.dtype,
             "threads": self.machine.threads,
         }
+
+    def _connect(self, layout: KVLayout, memory: BlockMemory) -> KVMover | None:
+        """This worker's side of the KV connector that was asked for."""
+        name = self._spec.config.cache.kv_connector
+        if name is None:
+            return None
+        spec = KVConnectorSpec(self._spec.config, layout)
+        connector: KVConnector = self._spec.components.create("connector", name, spec)
+        return connector.mover(memory)
 
     def _limits(self, parts: Parts, layout: KVLayout) -> BatchLimits:
         """Buffer sizes; no row outgrows the model's context or the pool."""

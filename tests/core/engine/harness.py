@@ -13,6 +13,7 @@ from llmkit.contracts import (
     Drafts,
     Grammars,
     KVCacheSpec,
+    KVDirectory,
     PositionLogprobs,
     RequestView,
     SamplingParams,
@@ -86,6 +87,7 @@ def make_scheduler(
     policy: Any = None,
     drafter: Drafter | None = None,
     grammars: Grammars | None = None,
+    directory: KVDirectory | None = None,
 ) -> ContinuousScheduler:
     """``num_blocks`` counts the null block."""
     cache = CacheConfig(
@@ -105,6 +107,7 @@ def make_scheduler(
         policy=policy or ByOrder(),
         drafter=drafter,
         grammars=grammars,
+        directory=directory,
     )
     return ContinuousScheduler(spec)
 
