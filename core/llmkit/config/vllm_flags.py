@@ -242,9 +242,14 @@ def _not_yet() -> Iterator[VllmFlag]:
     )
     yield from _rows(
         status,
+        "use --kv-connector offload --kv-offload-bytes 16GiB",
+        values="--kv-offloading-size --kv-offloading-backend",
+    )
+    yield from _rows(
+        status,
         "KV stays in the memory of its worker",
         switches="--calculate-kv-scales --kv-sharing-fast-prefill --enable-sleep-mode",
-        values="--kv-transfer-config --kv-events-config --kv-offloading-size --kv-offloading-backend "
+        values="--kv-transfer-config --kv-events-config "
         "--cpu-offload-gb --cpu-offload-params --offload-backend --ec-transfer-config",
     )
     yield from _rows(

@@ -69,7 +69,7 @@ class HostMemory:
 
     def _sum(self, place: int, key: bytes) -> bytes:
         hasher = blake3(key)
-        hasher.update(memoryview(self._places()[place].numpy()).cast("B"))
+        hasher.update(self._places()[place].numpy().data)
         return hasher.digest()
 
     def _places(self) -> torch.Tensor:

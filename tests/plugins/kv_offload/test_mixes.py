@@ -121,7 +121,7 @@ def check_mix(
 
 
 def test_the_mixes_do_what_they_are_for() -> None:
-    mixes = [check_mix(seed, 0, 8, 4, 1 + seed % 2, 40, 0.03, "alternating") for seed in range(30)]
+    mixes = [check_mix(seed, 0, 8, 4, 1 + seed % 2, 40, 0.03, "alternating") for seed in range(24)]
     stats = [mix.engine.core.stats for mix in mixes]
     assert sum(each.offload_hits > 0 for each in stats) >= 20
     assert sum(mix.memory.failures for mix in mixes) >= 10
@@ -141,7 +141,7 @@ MIX = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(**MIX)
 def test_any_mix_gives_each_its_solo_tokens(**mix: Any) -> None:
     check_mix(**mix)
