@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from llmkit.assemble.draft import DraftedFor
 from llmkit.assemble.grammars import grammar_manager
-from llmkit.assemble.model import OpenedModel
 from llmkit.assemble.speculator import make_speculator
 from llmkit.config import Config
 from llmkit.contracts.connector import KVConnector, KVConnectorSpec, KVDirectory
 from llmkit.contracts.executor import Executor, ExecutorSpec
-from llmkit.contracts.scheduler import Drafter, Scheduler, SchedulerSpec, SchedulingPolicy
+from llmkit.contracts.scheduler import Scheduler, SchedulerSpec
 from llmkit.contracts.weights import CheckpointInfo, ModelFiles, Progress
 from llmkit.engine.core import EngineCore
 from llmkit.engine.drafts import SpeculativeDrafter
@@ -46,12 +46,10 @@ def build_engine(
     spec = ExecutorSpec(config, files, info, components)
     choice = components.choose("executor", config.parallel.executor, spec)
     executor: Executor = components.create("executor", choice.name, spec)
-    try:
+    with ExitStack() as undo:
+        undo.callback(executor.shutdown, 0)
         report = executor.start(progress)
-        if config.model.deterministic and not report.row_invariant:
-            raise StartupError(
-                f"--deterministic: executor {choice.name!r} reports a part whose results depend on batching"
-            )
+        _check_executor(config, choice.name, executor, report)
         planned = plan_layout(
             KVBudget(report.layers, report.kv_bytes, report.kv_why),
             config.cache,
@@ -61,14 +59,27 @@ def build_engine(
         )
         directory, connectors = _make_directory(config, planned, components)
         executor.allocate(planned.layout, progress)
-        grammars = grammar_manager(config, OpenedModel(files, info, ""), components, report.vocab_size)
-        drafted_for = DraftedFor(config, planned.layout, planned.max_model_len, report.vocab_size)
-        speculator, speculators = make_speculator(drafted_for, components, _build_draft, progress)
+        target = DraftedFor(config, planned.layout, planned.max_model_len, report.vocab_size)
+        speculator, drafting = make_speculator(target, components, _build_draft, progress)
+        grammars = grammar_manager(config, files, info, components, report.vocab_size)
         drafter = SpeculativeDrafter(speculator, grammars, report.vocab_size)
-        scheduler, choices = _make_scheduler(config, files, report, planned, components, drafter, directory)
-    except BaseException:
-        executor.shutdown(0)
-        raise
+        undo.callback(drafter.close)
+        policy_choice = components.choose("policy", config.scheduler.scheduling_policy, config.scheduler)
+        scheduler_spec = SchedulerSpec(
+            scheduler=config.scheduler,
+            cache=config.cache,
+            layout=planned.layout,
+            block_size=config.cache.block_size,
+            max_model_len=planned.max_model_len,
+            cache_root=cache_root(config.cache.prefix_cache_salt, files.identity, report.layers),
+            policy=components.create("policy", policy_choice.name, config.scheduler),
+            drafter=drafter,
+            accept=grammars.accept,
+            directory=directory,
+        )
+        scheduler_choice = components.choose("scheduler", config.scheduler.scheduler, scheduler_spec)
+        scheduler: Scheduler = components.create("scheduler", scheduler_choice.name, scheduler_spec)
+        undo.pop_all()
     return BuiltEngine(
         EngineCore(scheduler, executor, grammars, drafter),
         EngineReady(
@@ -78,36 +89,20 @@ def build_engine(
             block_size=config.cache.block_size,
             kv_bytes=planned.layout.total_bytes,
             weight_bytes=report.weight_bytes,
-            choices=(choice, *report.choices, *choices, *speculators, *connectors),
+            choices=(choice, *report.choices, scheduler_choice, policy_choice, *drafting, *connectors),
             notes=planned.notes,
         ),
     )
 
 
-def _make_scheduler(
-    config: Config,
-    files: ModelFiles,
-    report: WorkerReport,
-    planned: PlannedLayout,
-    components: Registry,
-    drafter: Drafter,
-    directory: KVDirectory | None,
-) -> tuple[Scheduler, tuple[Choice, ...]]:
-    policy_choice = components.choose("policy", config.scheduler.scheduling_policy, config.scheduler)
-    policy: SchedulingPolicy = components.create("policy", policy_choice.name, config.scheduler)
-    spec = SchedulerSpec(
-        scheduler=config.scheduler,
-        cache=config.cache,
-        layout=planned.layout,
-        block_size=config.cache.block_size,
-        max_model_len=planned.max_model_len,
-        cache_root=cache_root(config.cache.prefix_cache_salt, files.identity, report.layers),
-        policy=policy,
-        drafter=drafter,
-        directory=directory,
-    )
-    choice = components.choose("scheduler", config.scheduler.scheduler, spec)
-    return components.create("scheduler", choice.name, spec), (choice, policy_choice)
+def _check_executor(config: Config, name: str, executor: Executor, report: WorkerReport) -> None:
+    """:raises StartupError: it cannot do what a flag asks for."""
+    if config.model.deterministic and not report.row_invariant:
+        raise StartupError(
+            f"--deterministic: executor {name!r} reports a part whose results depend on batching"
+        )
+    if config.scheduler.async_scheduling and executor.max_concurrent_batches < 2:
+        raise StartupError(f"--async-scheduling: executor {name!r} takes one step at a time")
 
 
 def _build_draft(

@@ -10,7 +10,7 @@ import msgspec
 from llmkit.assemble.grammar_main import GrammarLaunch
 from llmkit.assemble.model import OpenedModel, open_frontend
 from llmkit.config import Config
-from llmkit.contracts import GrammarBackend, GrammarSpec
+from llmkit.contracts import CheckpointInfo, GrammarBackend, GrammarSpec, ModelFiles
 from llmkit.engine.grammars import GrammarManager
 from llmkit.frontend.grammars import GrammarCompiler, grammar_spec
 from llmkit.plugins import Plugins
@@ -28,11 +28,12 @@ def grammar_compiler(config: Config, plugins: Plugins, spec: Callable[[], Gramma
 
 
 def grammar_manager(
-    config: Config, opened: OpenedModel, components: Registry, vocab_size: int
+    config: Config, files: ModelFiles, info: CheckpointInfo, components: Registry, vocab_size: int
 ) -> GrammarManager:
     """For the engine. It opens the tokenizer with the first grammar: most engines never need one."""
 
     def spec() -> GrammarSpec:
+        opened = OpenedModel(files, info, config.model.load_format)
         front = open_frontend(config, opened, components)
         return grammar_spec(front.tokenizer, front.eos_ids, vocab_size)
 

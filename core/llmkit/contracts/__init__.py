@@ -73,9 +73,9 @@ from llmkit.contracts.processors import (
     RegisterLogitsProcessor,
 )
 from llmkit.contracts.scheduler import (
+    Accept,
     Drafter,
     Drafts,
-    Grammars,
     RegisterPolicy,
     RegisterScheduler,
     RequestView,
@@ -144,6 +144,7 @@ __all__ = [
     "OP_NAMES",
     "PAD_SLOT",
     "PLACEHOLDER",
+    "Accept",
     "AddRequest",
     "ArgumentsDelta",
     "AttentionBackend",
@@ -182,7 +183,6 @@ __all__ = [
     "GrammarBackend",
     "GrammarMatcher",
     "GrammarSpec",
-    "Grammars",
     "GraphSupport",
     "KVBytes",
     "KVCacheSpec",

@@ -91,26 +91,14 @@ class Drafter(Protocol):
         """These ended or were preempted."""
 
 
-class Grammars(Protocol):
-    """Requests whose text is constrained; others are unknown to it. Since 0.1."""
+class Accept(Protocol):
+    """Tells of tokens that a request with a grammar got. Since 0.1."""
 
-    def add(self, request: AddRequest) -> None:
-        """Begin to load its grammar, where it has one."""
+    def __call__(self, request_id: str, tokens: Sequence[int]) -> int | None:
+        """The index of the token after which nothing may follow, if there is one: the request ends there.
 
-    def ready(self, request_id: str) -> bool:
-        """Whether it may run.
-
-        :raises ValueError: its grammar cannot be loaded; it must end with these words.
+        :raises ValueError: a token that is not allowed; the request must end with these words.
         """
-
-    def accept(self, request_id: str, tokens: Sequence[int]) -> int | None:
-        """It got these tokens; the index of the one after which nothing may follow, if there is one.
-
-        :raises ValueError: a token that is not allowed; it must end with these words.
-        """
-
-    def remove(self, request_id: str) -> None:
-        """It ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +115,8 @@ class SchedulerSpec:
     policy: SchedulingPolicy
     drafter: Drafter | None = None
     """None: no request ever takes drafts."""
-    grammars: Grammars | None = None
-    """None: no request comes with a grammar. The scheduler tells it of every request's life."""
+    accept: Accept | None = None
+    """Called with all that requests with a grammar get; None: no request comes with one."""
     directory: KVDirectory | None = None
     """Of the KV connector; None without one."""
 

@@ -23,8 +23,8 @@ from llmkit.messages import (
 )
 from llmkit.types import FinishReason
 
-LOADING_S = 0.01
-"""Between looks at grammars that are being loaded, where nothing else is to be done."""
+LOADING_PATIENCE_S = 0.005
+"""How long an engine with nothing to do waits for a grammar before it looks for messages again."""
 
 
 class EngineCore:
@@ -37,16 +37,15 @@ class EngineCore:
         grammars: GrammarManager | None = None,
         drafter: SpeculativeDrafter | None = None,
     ) -> None:
-        """Without ``grammars``, a request that has one ends with an error. ``drafter`` is the scheduler's,
-        closed with the engine.
-        """
-        self._drafter = drafter
+        """``grammars``, whose ``accept`` the scheduler calls, and its ``drafter`` close with the engine."""
         self._scheduler = scheduler
         self._executor = executor
         self._grammars = grammars
-        self._loading: dict[str, AddRequest] = {}
+        self._drafter = drafter
         self._in_flight: deque[Future[StepResult]] = deque()
         self._open: set[str] = set()
+        self._loading: dict[str, AddRequest] = {}
+        """Requests whose grammar is not there yet; the scheduler does not know them."""
 
     @property
     def has_work(self) -> bool:
@@ -54,32 +53,30 @@ class EngineCore:
 
     @property
     def stats(self) -> EngineStats:
-        return self._scheduler.stats()
+        stats = self._scheduler.stats()
+        if self._loading:
+            stats = msgspec.structs.replace(stats, waiting=stats.waiting + len(self._loading))
+        return stats
 
     def add(self, request: AddRequest) -> list[StepOutput]:
-        """Queue a request, once its grammar is loaded; one that cannot be queued ends here, with an error."""
-        if request.grammar is not None and request.request_id not in self._loading:
-            if self._grammars is None:
-                return [_failed(request.request_id, "this engine was built without grammars")]
-            self._grammars.add(request)
-            self._loading[request.request_id] = request
-            self._open.add(request.request_id)
-            return []
-        return self._queue(request)
-
-    def _queue(self, request: AddRequest) -> list[StepOutput]:
-        try:
-            self._scheduler.add(request)
-        except ValueError as error:
-            return self._book([_failed(request.request_id, str(error))])
-        self._open.add(request.request_id)
+        """Queue a request; one that cannot be queued ends here, with an error output."""
+        if request.grammar is None:
+            return self._queue(request)
+        name = request.request_id
+        if name in self._open:
+            return [_failed(name, f"request id {name!r} is already in use")]
+        if self._grammars is None:
+            return [_failed(name, "this engine has no grammars")]
+        self._grammars.add(request)
+        self._loading[name] = request
+        self._open.add(name)
         return []
 
     def abort(self, request_ids: Sequence[str]) -> list[StepOutput]:
         """End requests; unknown ids are ignored."""
         loading = [name for name in dict.fromkeys(request_ids) if self._loading.pop(name, None) is not None]
-        early = [StepOutput(name, finish=FinishReason.ABORT) for name in loading]
-        return self._book([*early, *self._scheduler.abort(request_ids)])
+        outputs = [StepOutput(name, finish=FinishReason.ABORT) for name in loading]
+        return self._book(outputs + self._scheduler.abort(request_ids))
 
     def abort_all(self) -> list[StepOutput]:
         return self.abort(sorted(self._open))
@@ -89,20 +86,18 @@ class EngineCore:
 
         :raises EngineError: the step failed; the engine is of no use afterwards.
         """
-        outputs = self._queue_loaded()
+        outputs = self._queue_loaded() if self._loading else []
         while len(self._in_flight) < self._executor.max_concurrent_batches and self._scheduler.has_work:
             plan = self._scheduler.schedule()
             handle = self._executor.execute(plan)
             self._in_flight.append(self._executor.sample(handle, self._sample_plan(plan)))
             if not plan.rows:
                 break
-        if not self._in_flight:
-            if self._loading and self._grammars is not None:
-                self._grammars.wait(LOADING_S)
-            return StepOutputs(outputs, self._scheduler.stats()) if outputs else None
-        result = self._in_flight.popleft().result()
-        outputs += self._book([self._constrained(output) for output in self._scheduler.update(result)])
-        return StepOutputs(outputs, self._scheduler.stats())
+        if self._in_flight:
+            outputs += self._book(self._scheduler.update(self._in_flight.popleft().result()))
+        elif not outputs:
+            return None
+        return StepOutputs(outputs, self.stats)
 
     def fail(self, message: str) -> list[StepOutput]:
         """Last outputs of every open request after the engine failed."""
@@ -122,48 +117,39 @@ class EngineCore:
             self._drafter.close()
         self._executor.shutdown(timeout_s)
 
+    def _queue(self, request: AddRequest) -> list[StepOutput]:
+        try:
+            self._scheduler.add(request)
+        except ValueError as error:
+            return [_failed(request.request_id, str(error))]
+        self._open.add(request.request_id)
+        return []
+
     def _queue_loaded(self) -> list[StepOutput]:
-        """Give the scheduler the requests whose grammar has been loaded since."""
+        """Queue requests whose grammar is there, and end those whose grammar cannot be loaded.
+
+        Waits a moment where there is nothing else to do.
+        """
+        assert self._grammars is not None, "grammars are loading"
+        if not self._in_flight and not self._scheduler.has_work:
+            self._grammars.wait(LOADING_PATIENCE_S)
         outputs: list[StepOutput] = []
-        if self._grammars is None:
-            return outputs
         for name, request in list(self._loading.items()):
             try:
-                if self._grammars.ready(name):
-                    del self._loading[name]
-                    outputs += self._queue(request)
+                if not self._grammars.ready(name):
+                    continue
             except ValueError as error:
-                del self._loading[name]
-                outputs += self._book([_failed(name, str(error))])
-        return outputs
+                outputs.append(_failed(name, str(error)))
+            else:
+                outputs += self._queue(request)
+            del self._loading[name]
+        return self._book(outputs)
 
     def _sample_plan(self, plan: StepPlan) -> SamplePlan:
         if self._grammars is None:
             return SamplePlan(plan.step)
-        sampled = [(row.request_id, row.drafts) for row in plan.rows if row.num_logits]
-        return SamplePlan(plan.step, *self._grammars.masks(sampled))
-
-    def _constrained(self, output: StepOutput) -> StepOutput:
-        """What a request's grammar makes of what it sampled: it may be complete, or broken."""
-        if self._grammars is None or not output.token_ids:
-            return output
-        try:
-            last = self._grammars.accept(output.request_id, output.token_ids)
-        except ValueError as error:
-            self._scheduler.abort([output.request_id])
-            return msgspec.structs.replace(output, finish=FinishReason.ERROR, error=str(error))
-        if last is None or output.finish is FinishReason.STOP:
-            return output
-        if output.finish is None:
-            self._scheduler.abort([output.request_id])
-        kept = last + 1
-        return msgspec.structs.replace(
-            output,
-            token_ids=output.token_ids[:kept],
-            logprobs=output.logprobs and output.logprobs[:kept],
-            finish=FinishReason.STOP,
-            complete=True,
-        )
+        rows = [(row.request_id, row.drafts) for row in plan.rows if row.num_logits]
+        return SamplePlan(plan.step, *self._grammars.masks(rows))
 
     def _book(self, outputs: list[StepOutput]) -> list[StepOutput]:
         ended = [output.request_id for output in outputs if output.finish is not None]

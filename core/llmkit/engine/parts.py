@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmkit.contracts.scheduler import Accept
 from llmkit.engine.kv_manager import PrefixHit
 from llmkit.engine.request import Request
 from llmkit.errors import EngineError
@@ -37,15 +38,10 @@ class Totals:
             self.offload_queries += num_prompt - cached
             self.offload_hits += hit.num_loaded
 
-    def stats(
-        self, *, running: int, waiting: int, blocks_total: int, blocks_held: int, copied_blocks: int
-    ) -> EngineStats:
+    def stats(self, **others: int) -> EngineStats:
+        """With those counters that somebody else keeps."""
         return EngineStats(
-            running=running,
-            waiting=waiting,
-            blocks_total=blocks_total,
-            blocks_held=blocks_held,
-            copied_blocks=copied_blocks,
+            **others,
             **{name: getattr(self, name) for name in self.__slots__},
         )
 
@@ -73,7 +69,9 @@ def plan_rows(parts: list[Part]) -> tuple[list[RowPlan], list[NewRow]]:
     return [_row(part, new) for part in parts], new
 
 
-def book(part: Part, result: RowResult | None, totals: Totals) -> StepOutput | None:
+def book(
+    part: Part, result: RowResult | None, totals: Totals, accept: Accept | None = None
+) -> StepOutput | None:
     """Take what a finished step gave one request; refused drafts count as not computed.
 
     What comes back is for the client; with ``finish`` the request is over. None: nothing to tell.
@@ -82,6 +80,49 @@ def book(part: Part, result: RowResult | None, totals: Totals) -> StepOutput | N
     if result is not None and result.error is not None:
         return end_with(request, FinishReason.ERROR, result.error)
     tokens = result.token_ids if result is not None and part.num_logits else []
+    _count(part, tokens, totals)
+    taken, end = request.extend(tokens)
+    whole = False
+    if accept is not None and request.source.grammar is not None and tokens:
+        try:
+            complete = accept(request.request_id, tokens[:taken])
+        except ValueError as error:
+            return end_with(request, FinishReason.ERROR, str(error))
+        if complete is not None and (end is None or end[0] is not FinishReason.STOP or complete + 1 < taken):
+            request.drop(taken - complete - 1)
+            taken, end, whole = complete + 1, (FinishReason.STOP, None), True
+    totals.generated_tokens += taken
+    prompt_logprobs = None
+    if result is not None and request.wants_prompt_logprobs:
+        prompt_logprobs = _take_prompt_logprobs(part, result)
+    if end is None and request.num_done >= request.limit:
+        end = FinishReason.LENGTH, None  # nothing was to follow the prompt
+    if not tokens and prompt_logprobs is None and end is None:
+        return None
+    reason, stop_token = end or (None, None)
+    return StepOutput(
+        request.source.request_id,
+        tokens if taken == len(tokens) else tokens[:taken],
+        result.logprobs[:taken] if result is not None and result.logprobs is not None else None,
+        reason,
+        stop_token,
+        request.num_cached or 0,
+        prompt_logprobs=prompt_logprobs,
+        complete=whole,
+    )
+
+
+def end_with(request: Request, finish: FinishReason, error: str | None = None) -> StepOutput:
+    """The last output of a request that ends without a token."""
+    return StepOutput(request.request_id, finish=finish, error=error, cached_tokens=request.num_cached or 0)
+
+
+def _count(part: Part, tokens: list[int], totals: Totals) -> None:
+    """How far the request is computed now that this part has run.
+
+    :raises EngineError: the executor sampled other than planned.
+    """
+    request = part.request
     if bool(tokens) != bool(part.num_logits) or len(tokens) > part.num_logits:
         raise EngineError(
             f"the executor sampled {len(tokens)} tokens for request {request.request_id!r}; "
@@ -98,30 +139,6 @@ def book(part: Part, result: RowResult | None, totals: Totals) -> StepOutput | N
         totals.draft_tokens += len(part.drafts) - part.num_forced
         totals.accepted_tokens += max(0, accepted - part.num_forced)
         totals.forced_tokens += min(accepted, part.num_forced)
-    taken, finish = request.extend(tokens)
-    totals.generated_tokens += taken
-    prompt_logprobs = None
-    if result is not None and request.wants_prompt_logprobs:
-        prompt_logprobs = _take_prompt_logprobs(part, result)
-    if finish is None and request.num_done >= request.limit:
-        finish = FinishReason.LENGTH, None  # nothing was to follow the prompt
-    if not tokens and prompt_logprobs is None and finish is None:
-        return None
-    reason, stop_token = finish or (None, None)
-    return StepOutput(
-        request.request_id,
-        tokens if taken == len(tokens) else tokens[:taken],
-        result.logprobs[:taken] if result is not None and result.logprobs is not None else None,
-        reason,
-        stop_token,
-        request.num_cached or 0,
-        prompt_logprobs=prompt_logprobs,
-    )
-
-
-def end_with(request: Request, finish: FinishReason, error: str | None = None) -> StepOutput:
-    """The last output of a request that ends without a token."""
-    return StepOutput(request.request_id, finish=finish, error=error, cached_tokens=request.num_cached or 0)
 
 
 def _num_tokens(part: Part) -> int:

@@ -125,6 +125,11 @@ class Request:
                 return taken, end
         return len(tokens), None
 
+    def drop(self, count: int) -> None:
+        """Take back the last tokens of those it was just given."""
+        if count:
+            del self.tokens[-count:]
+
     def _append(self, token: int) -> End | None:
         """An end token counts from the first position at which the sampler does not mask it. An end
         beats the length limit when both come with the same token.

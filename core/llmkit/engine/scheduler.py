@@ -17,7 +17,7 @@ from llmkit.engine.kv_manager import KVManager, PrefixHit
 from llmkit.engine.parts import Part, Totals, book, end_with, plan_rows
 from llmkit.engine.prefix import request_root
 from llmkit.engine.request import Request
-from llmkit.engine.waiting import WaitingQueue
+from llmkit.engine.waiting import Followers, WaitingQueue
 from llmkit.errors import EngineError
 from llmkit.messages import AddRequest, EngineStats, StepOutput, StepPlan, StepResult
 from llmkit.types import FinishReason
@@ -33,6 +33,7 @@ class ContinuousScheduler:
     def __init__(self, spec: SchedulerSpec, options: Any = None) -> None:
         self._policy = spec.policy
         self._drafter = spec.drafter
+        self._accept = spec.accept
         self._budget = spec.scheduler.max_num_batched_tokens
         # Every running request gets at least a token a step, so nobody who runs can starve.
         self._seats = min(spec.scheduler.max_num_seqs, self._budget)
@@ -48,6 +49,7 @@ class ContinuousScheduler:
         self._connected = spec.directory is not None
         self._requests: dict[str, Request] = {}
         self._waiting = WaitingQueue()
+        self._followers = Followers()
         self._running: dict[str, Request] = {}
         self._gone: list[str] = []
         self._in_flight: dict[int, list[Part]] = {}
@@ -83,7 +85,14 @@ class ContinuousScheduler:
         )
         self._num_added += 1
         self._requests[request.request_id] = entry
-        self._wait(entry)
+        leader = self._requests.get(request.leader) if request.leader is not None else None
+        if leader is not None and (leader.root, leader.source.prompt_ids) != (entry.root, request.prompt_ids):
+            del self._requests[request.request_id]
+            raise ValueError(f"leader {request.leader!r} has another prompt")
+        if leader is not None and leader.num_done < num_prompt:
+            self._followers.add(entry)
+        else:
+            self._wait(entry)
 
     def abort(self, request_ids: Sequence[str]) -> list[StepOutput]:
         found = [self._requests[name] for name in dict.fromkeys(request_ids) if name in self._requests]
@@ -93,6 +102,7 @@ class ContinuousScheduler:
 
     def schedule(self) -> StepPlan:
         self._totals.steps += 1
+        self._make_way()
         before = self._totals.preemptions
         parts = self._take_decodes()
         # Who was just preempted would come back at once, and take what was freed for others.
@@ -114,20 +124,22 @@ class ContinuousScheduler:
         for part in parts:
             if part.epoch != part.request.epoch:
                 continue  # it ended or was preempted meanwhile
-            output = book(part, samples.get(part.request.source.request_id), self._totals)
+            output = book(part, samples.get(part.request.source.request_id), self._totals, self._accept)
             if output is None or output.error is None:  # what failed is not offered to the prefix cache
                 self.kv.publish(part.request)
             if output is not None:
                 outputs.append(output)
                 if output.finish is not None:
                     self._end(part.request)
+            if self._followers and part.request.num_done >= part.request.num_prompt_tokens:
+                self._release_followers(part.request)
         return outputs
 
     def stats(self) -> EngineStats:
         pool = self.kv.pool
         return self._totals.stats(
             running=len(self._running),
-            waiting=len(self._waiting),
+            waiting=len(self._waiting) + len(self._followers),
             blocks_total=pool.num_blocks - 1,
             blocks_held=pool.num_held,
             copied_blocks=self.kv.num_copied,
@@ -147,9 +159,21 @@ class ContinuousScheduler:
                     held[block] = held.get(block, 0) + 1
         refs = {block: pool.refs(block) for block in range(1, pool.num_blocks) if pool.refs(block)}
         assert held == refs, f"blocks in tables {held}, in the pool {refs}"
-        assert len(self._waiting) + len(self._running) == len(self._requests), "a request got lost"
+        places = len(self._waiting) + len(self._followers) + len(self._running)
+        assert places == len(self._requests), "a request got lost"
 
     # ---- planning ----
+
+    def _make_way(self) -> None:
+        """Preempt for the first waiting request while it finds no place and the policy names who yields."""
+        while self._running and (head := self._waiting.first()) is not None:
+            running = list(self._running.values())
+            victim = self._policy.yields(head, running)
+            if victim is None:
+                return
+            if len(running) < self._seats and self._fits(head, self._find_hit(head), self._promised()):
+                return
+            self._preempt(self._running[victim.request_id])
 
     def _take_decodes(self) -> list[Part]:
         """The next token of each, and the drafts that find room without taking anybody's."""
@@ -168,7 +192,7 @@ class ContinuousScheduler:
             needed = sum(self.kv.missing(request, len(request.tokens)) for request in growing)
             if needed <= self.kv.pool.num_free:
                 return decodes, self.kv.pool.num_free - needed
-            self._preempt()
+            self._preempt_victim()
 
     def _draft(self, decodes: list[Request], spare_blocks: int) -> dict[Request, Drafts]:
         """What the drafter proposes, cut to the blocks and to a budget that leaves prompts half."""
@@ -203,29 +227,39 @@ class ContinuousScheduler:
         copies: list[tuple[int, int]] = []
         promised: int | None = None
         while len(self._running) < self._seats and (head := self._waiting.first()) is not None:
-            running = list(self._running.values())
-            if not self._policy.admit(head, running):
+            if not self._policy.admit(head, list(self._running.values())):
                 break
             hit = self._find_hit(head)
-            if running:
-                if promised is None:
-                    promised = sum(map(self.kv.outstanding, running))
-                if promised + self.kv.needed_to_start(head, hit) > self.kv.pool.num_free:
-                    break
+            if promised is None:
+                promised = self._promised()
+            if not self._fits(head, hit, promised):
+                break
             self._waiting.pop()
             copies += self.kv.start(head, hit)
             self._running[head.request_id] = head
-            if promised is not None:
-                promised += self.kv.outstanding(head)
+            promised += self.kv.outstanding(head)
             if head.num_cached is None:
                 head.num_cached = hit.num_tokens
                 self._totals.count_hit(head.num_prompt_tokens, hit, connected=self._connected)
         return copies
 
+    def _promised(self) -> int:
+        """Blocks that the running may still take for what they know and one block more each."""
+        return sum(map(self.kv.outstanding, self._running.values()))
+
+    def _fits(self, request: Request, hit: PrefixHit, promised: int) -> bool:
+        """Whether it can start beside the running; who is alone always can."""
+        return not self._running or promised + self.kv.needed_to_start(request, hit) <= self.kv.pool.num_free
+
     def _find_hit(self, request: Request) -> PrefixHit:
         """What need not be computed; with prompt logprobs still due, everything must be."""
         if request.wants_prompt_logprobs:
             return PrefixHit(0, [[] for _ in self.kv.layout.groups], copy=False)
+        leader = self._running.get(request.source.leader or "")
+        if leader is not None and not request.num_output_tokens:
+            hit = self.kv.fork(leader, request)
+            if hit is not None:
+                return hit
         return self.kv.find_prefix(request)
 
     def _take_chunks(self, budget: int, *, alone: bool) -> list[Part]:
@@ -244,7 +278,7 @@ class ContinuousScheduler:
                 return parts
             if len(self._running) == 1:
                 raise EngineError("the KV pool cannot hold one request; this is a fault in its layout")
-            self._preempt()
+            self._preempt_victim()
 
     def _share(self, prefills: list[Request], budget: int) -> list[tuple[Request, int]]:
         """Tokens for each prompt: half of the budget in the policy's order, the rest to the shortest."""
@@ -286,12 +320,14 @@ class ContinuousScheduler:
                 self._leave(request)
                 self._wait(request)
 
-    def _preempt(self) -> None:
-        running = list(self._running.values())
-        victim = self._running[self._policy.victim(running).request_id]
+    def _preempt_victim(self) -> None:
+        victim = self._policy.victim(list(self._running.values()))
+        self._preempt(self._running[victim.request_id])
+
+    def _preempt(self, request: Request) -> None:
         self._totals.preemptions += 1
-        self._leave(victim)
-        self._wait(victim)
+        self._leave(request)
+        self._wait(request)
 
     def _wait(self, request: Request) -> None:
         request.sort_key = self._policy.key(request)
@@ -299,11 +335,19 @@ class ContinuousScheduler:
 
     def _end(self, request: Request) -> None:
         del self._requests[request.request_id]
+        if request in self._followers:
+            self._followers.remove(request)
+            return
         if request.request_id in self._running:
             self._leave(request)
         else:
             self._waiting.remove(request)
         self._policy.ended(request)
+        self._release_followers(request)
+
+    def _release_followers(self, leader: Request) -> None:
+        for request in self._followers.release(leader):
+            self._wait(request)
 
     def _leave(self, request: Request) -> None:
         """Stop running: give back blocks, make results in flight stale, tell the workers."""

@@ -1,4 +1,4 @@
-"""Who waits for a place in the batch, in the policy's order."""
+"""Who waits: for a place in the batch, in the policy's order, or for another choice's prompt."""
 
 from __future__ import annotations
 
@@ -37,3 +37,36 @@ class WaitingQueue:
             self._heap = [entry for entry in self._heap if entry[1] not in self._removed]
             heapq.heapify(self._heap)
             self._removed.clear()
+
+
+class Followers:
+    """Further choices of requests whose first choice, the leader, has its prompt still to compute.
+
+    They stand outside the queue: what they need most comes from the leader.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[str, Request]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, request: Request) -> bool:
+        return request.request_id in self._of.get(request.source.leader or "", {})
+
+    def add(self, request: Request) -> None:
+        assert request.source.leader is not None, "it follows somebody"
+        self._of.setdefault(request.source.leader, {})[request.request_id] = request
+        self._count += 1
+
+    def remove(self, request: Request) -> None:
+        assert request.source.leader is not None, "it follows somebody"
+        del self._of[request.source.leader][request.request_id]
+        self._count -= 1
+
+    def release(self, leader: Request) -> list[Request]:
+        """Those of this leader, in the order in which they came; they follow it no more."""
+        released = list(self._of.pop(leader.request_id, {}).values())
+        self._count -= len(released)
+        return released

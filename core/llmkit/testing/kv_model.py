@@ -7,7 +7,7 @@ prefix changes its tokens; :func:`generate` and :func:`prompt_logprobs` give the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -54,8 +54,17 @@ class KVModelSpec:
         )
 
 
-def generate(spec: KVModelSpec, prompt: Sequence[int], count: int, ends: Sequence[int] = ()) -> list[int]:
-    """The tokens that follow ``prompt``, as many as ``count`` or up to one of ``ends``."""
+def generate(
+    spec: KVModelSpec,
+    prompt: Sequence[int],
+    count: int,
+    ends: Sequence[int] = (),
+    allowed: Callable[[Sequence[int]], set[int] | None] = lambda output: None,
+) -> list[int]:
+    """The tokens that follow ``prompt``, as many as ``count`` or up to one of ``ends``.
+
+    ``allowed`` says of the output so far which tokens may come next; None: all.
+    """
     memory = [np.zeros(len(prompt) + count, np.uint64) for _ in spec.windows]
     tokens = list(prompt)
     position, hidden = 0, 0
@@ -63,7 +72,7 @@ def generate(spec: KVModelSpec, prompt: Sequence[int], count: int, ends: Sequenc
         while position < len(tokens):
             hidden = _token(spec, tokens[position], position, memory)
             position += 1
-        tokens.append(hidden % spec.vocab_size)
+        tokens.append(_choose(spec, hidden, allowed(tokens[len(prompt) :])))
         if tokens[-1] in ends:
             break
     return tokens[len(prompt) :]
@@ -142,14 +151,17 @@ class KVModelExecutor:
         return [self._forward(row) for row in plan.rows]
 
     def sample(self, handle: list[_Computed], plan: SamplePlan) -> Future[StepResult]:
-        """The hidden state is the token; drafts are accepted while they equal it."""
+        """The hidden state says which token; drafts are accepted while they equal it."""
+        masks = _masks(plan)
         rows = []
+        index = 0
         for row in handle:
             tokens: list[int] = []
-            for hidden, draft in zip(row.hidden, [*row.drafts, None], strict=False):
-                tokens.append(hidden % self.spec.vocab_size)
+            for at, (hidden, draft) in enumerate(zip(row.hidden, [*row.drafts, None], strict=False), index):
+                tokens.append(_choose(self.spec, hidden, masks.get(at)))
                 if tokens[-1] != draft:
                     break
+            index += len(row.hidden)
             if tokens:
                 row.state.last = tokens[-1]
             if tokens or row.prompt_logprobs is not None:
@@ -242,6 +254,23 @@ class _Computed:
     """One for each row of logits."""
     drafts: list[int]
     prompt_logprobs: list[PositionLogprobs] | None
+
+
+def _choose(spec: KVModelSpec, hidden: int, allowed: set[int] | None) -> int:
+    """The first token from the hidden state on that is allowed, round the vocabulary."""
+    first = hidden % spec.vocab_size
+    if allowed is None:
+        return first
+    return min(allowed, key=lambda token: (token - first) % spec.vocab_size)
+
+
+def _masks(plan: SamplePlan) -> dict[int, set[int]]:
+    """Logits row -> tokens that its mask allows."""
+    if plan.masks is None:
+        return {}
+    bits = np.unpackbits(np.frombuffer(plan.masks, np.uint8), bitorder="little")
+    rows = bits.reshape(len(plan.mask_rows), -1)
+    return {at: set(np.flatnonzero(row).tolist()) for at, row in zip(plan.mask_rows, rows, strict=True)}
 
 
 def _logprobs(hidden: int, token: int) -> PositionLogprobs:

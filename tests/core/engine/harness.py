@@ -11,7 +11,6 @@ from llmkit.contracts import (
     Drafter,
     DraftRequest,
     Drafts,
-    Grammars,
     KVCacheSpec,
     KVDirectory,
     PositionLogprobs,
@@ -22,6 +21,7 @@ from llmkit.contracts import (
     StepOutput,
 )
 from llmkit.engine.core import EngineCore
+from llmkit.engine.grammars import GrammarManager
 from llmkit.engine.layout import KVBudget, plan_layout
 from llmkit.engine.scheduler import ContinuousScheduler
 from llmkit.testing.kv_model import KVModelExecutor, KVModelSpec, generate
@@ -86,7 +86,7 @@ def make_scheduler(
     caching: bool = True,
     policy: Any = None,
     drafter: Drafter | None = None,
-    grammars: Grammars | None = None,
+    accept: Any = None,
     directory: KVDirectory | None = None,
 ) -> ContinuousScheduler:
     """``num_blocks`` counts the null block."""
@@ -106,7 +106,7 @@ def make_scheduler(
         cache_root=ROOT,
         policy=policy or ByOrder(),
         drafter=drafter,
-        grammars=grammars,
+        accept=accept,
         directory=directory,
     )
     return ContinuousScheduler(spec)
@@ -115,13 +115,22 @@ def make_scheduler(
 class Engine:
     """A core over the model of integers, with what it gave so far."""
 
-    def __init__(self, model: KVModelSpec | None = None, *, in_flight: int = 1, **limits: Any) -> None:
+    def __init__(
+        self,
+        model: KVModelSpec | None = None,
+        *,
+        in_flight: int = 1,
+        grammars: GrammarManager | None = None,
+        **limits: Any,
+    ) -> None:
         self.model = model or KVModelSpec()
+        if grammars is not None:
+            limits["accept"] = grammars.accept
         self.scheduler = make_scheduler(self.model.layers, **limits)
         self.executor = KVModelExecutor(self.model)
         self.executor.max_concurrent_batches = in_flight
         self.executor.allocate(self.scheduler.kv.layout, lambda phase, fraction: None)
-        self.core = EngineCore(self.scheduler, self.executor)
+        self.core = EngineCore(self.scheduler, self.executor, grammars)
         self.tokens: dict[str, list[int]] = {}
         self.prompt_logprobs: dict[str, list[PositionLogprobs]] = {}
         self.last: dict[str, StepOutput] = {}

@@ -157,12 +157,16 @@ def check_mix(
         prompt += [source.randrange(3) for _ in range(source.choice([0, 0, 1, 4]))]
         count = source.randrange(1, 16)
         ends = (source.randrange(97),)
-        expected[str(number)] = generate(model, prompt, count, ends)
-        engine.add(make_request(str(number), prompt, count, eos_ids=ends))
+        alone = generate(model, prompt, count, ends)
+        for choice in range(source.choice([1, 1, 1, 3])):
+            name = f"{number}.{choice}"
+            expected[name] = alone
+            leader = f"{number}.0" if choice else None
+            engine.add(make_request(name, prompt, count, eos_ids=ends, leader=leader))
         for _ in range(source.randrange(4)):
             engine.step()
         if source.random() < 0.2:
-            gone = str(source.randrange(number + 1))
+            gone = source.choice(sorted(expected))
             engine.take(engine.core.abort([gone]))
     engine.run()
     assert engine.core.stats.blocks_held == engine.core.stats.running == engine.core.stats.waiting == 0
@@ -180,7 +184,7 @@ def test_the_mixes_do_what_they_are_for() -> None:
         check_mix(seed, 0, 8, 6, 1 + seed % 2, "alternating", drafts=seed % 3 == 0) for seed in range(30)
     ]
     assert sum(engine.core.stats.preemptions for engine in engines) >= 10
-    assert sum(engine.executor.copies for engine in engines) >= 20
+    assert sum(engine.core.stats.copied_blocks for engine in engines) >= 20
     drafted = [engine.core.stats for engine in engines if engine.core.stats.draft_tokens]
     assert sum(stats.draft_tokens - stats.accepted_tokens for stats in drafted) >= 20
     assert sum(stats.preemptions > 0 for stats in drafted) >= 2

@@ -41,6 +41,14 @@ class ToldVictim(ByOrder):
     def victim(self, running: Any) -> RequestView:
         return running[self.pick % len(running)]
 
+    def key(self, request: RequestView) -> Any:
+        """Every fifth request is worth more than the others."""
+        return int(request.request_id) % 5 > 0, request.order
+
+    def yields(self, request: RequestView, running: Any) -> RequestView | None:
+        lesser = [other for other in running if int(other.request_id) % 5]
+        return lesser[-1] if lesser and int(request.request_id) % 5 == 0 else None
+
 
 class ToldDrafter:
     """Proposes what the machine says; those that end are forgotten once."""
@@ -102,16 +110,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(4, 23),
         salt=st.sampled_from([None, None, None, "a"]),
         copies=st.integers(1, 3),
+        follow=st.booleans(),
     )
-    def add(self, head: int, tail: list[int], max_tokens: int, salt: str | None, copies: int) -> None:
-        """Prompts begin alike for a while, and some are equal."""
+    def add(
+        self, head: int, tail: list[int], max_tokens: int, salt: str | None, copies: int, follow: bool
+    ) -> None:
+        """Prompts begin alike for a while, and some are equal, as choices of one request or by chance."""
         prompt = [2 + index % 3 % 2 for index in range(head)] + tail
         params = SamplingParams(stop_token_ids=(STOP,))
+        leader: str | None = None
         for _ in range(copies):
             self.count += 1
             name = str(self.count)
-            self.scheduler.add(make_request(name, prompt, max_tokens, params=params, cache_salt=salt))
+            request = make_request(name, prompt, max_tokens, params=params, cache_salt=salt, leader=leader)
+            self.scheduler.add(request)
             self.open.add(name)
+            leader = (leader or name) if follow else None
 
     @rule(picks=st.lists(st.integers(0, 100), min_size=1, max_size=3))
     def abort(self, picks: list[int]) -> None:
@@ -139,6 +153,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def plan(self) -> None:
         before = self.scheduler.stats().preemptions
+        if len(self.scheduler._followers):
+            event("follows a leader")
         plan = self.scheduler.schedule()
         self.check_plan(plan)
         self.plans.append(plan)
@@ -174,7 +190,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.policy.pick = victim
         if self.scheduler._running:
             event("preempted at will")
-            self.scheduler._preempt()
+            self.scheduler._preempt_victim()
 
     @rule()
     def reset(self) -> None:
@@ -291,6 +307,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         return best
 
     def check_start(self, request: Request, hit: PrefixHit) -> None:
+        leader = self.scheduler._running.get(request.source.leader or "")
+        if leader is not None and not request.num_output_tokens and leader.num_done >= len(request.tokens):
+            event("forked" if hit.num_tokens == len(request.tokens) - 1 else "could not be forked")
+            pairs = zip(hit.tables, leader.tables, strict=True)
+            if all(
+                block in (0, own) for table, owns in pairs for block, own in zip(table, owns, strict=False)
+            ):
+                return
         assert hit.num_tokens == self.longest_hit(request)
         if hit.num_tokens:
             event("hit")
