@@ -19,8 +19,8 @@ class DraftRequest:
     """Prompt and all output so far; read only."""
     num_prompt: int
     most: int
-    """Drafts that are of use at most: ``--num-speculative-tokens``, or fewer where the context or
-    ``max_tokens`` end. 0: none."""
+    """Drafts that are of use at most: the context and ``max_tokens`` end there. 0: none. Besides, a
+    speculator keeps to ``--num-speculative-tokens``."""
     params: SamplingParams
     seed: int
     choice: int

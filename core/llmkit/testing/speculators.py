@@ -5,15 +5,26 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from llmkit.assemble.draft import ModelDrafts
 from llmkit.config import Config, SpeculationConfig
 from llmkit.contracts import DraftEngine, DraftRequest, EngineReady, SamplingParams
 from llmkit.contracts.speculator import Speculator, SpeculatorSpec
 from llmkit.engine.core import EngineCore
+from llmkit.engine.drafts import SpeculativeDrafter
+from llmkit.engine.grammars import GrammarManager
 from llmkit.engine.scheduler import ContinuousScheduler
 from llmkit.testing.kv_model import KVModelExecutor
-from llmkit.testing.policies import CONTEXT, MODEL, ByOrder, scheduler_spec
+from llmkit.testing.policies import (
+    CONTEXT,
+    MODEL,
+    ByOrder,
+    check_tokens,
+    make_requests,
+    scheduler_spec,
+    simulate,
+)
 
 NUM_DRAFTS = 4
 
@@ -41,7 +52,7 @@ class SpeculatorContract:
         speculator = self.make_speculator(self.spec())
         for requests in _steps(histories(6)):
             for request, drafts in zip(requests, speculator.propose(requests), strict=True):
-                assert len(drafts) <= request.most
+                assert len(drafts) <= min(request.most, self.speculation().num_speculative_tokens)
                 assert all(type(token) is int and 0 <= token < MODEL.vocab_size for token in drafts)
         speculator.close()
 
@@ -79,6 +90,18 @@ class SpeculatorContract:
         speculator.close()
         fresh.close()
 
+    def test_no_request_gets_other_tokens_for_its_drafts(self) -> None:
+        requests = make_requests(24)
+        drafter = SpeculativeDrafter(self.make_speculator(self.spec()), _no_grammars(), MODEL.vocab_size)
+        spec = replace(scheduler_spec(ByOrder()), drafter=drafter)
+        scheduler = ContinuousScheduler(spec)
+        check_tokens(requests, simulate(scheduler, spec, requests))
+        stats = scheduler.stats()
+        assert stats.preemptions > 0, "blocks were meant to run out"
+        assert stats.draft_tokens > 0, "something was meant to be proposed"
+        assert (stats.running, stats.waiting, stats.blocks_held) == (0, 0, 0)
+        drafter.close()
+
     def test_closing_twice_is_closing_once(self) -> None:
         speculator = self.make_speculator(self.spec())
         speculator.close()
@@ -98,7 +121,7 @@ def histories(count: int) -> list[DraftRequest]:
                 request_id=f"request-{number}",
                 token_ids=text,
                 num_prompt=5,
-                most=source.randrange(1, NUM_DRAFTS + 1),
+                most=source.randrange(1, 2 * NUM_DRAFTS),
                 params=SamplingParams(temperature=float(number % 2)),
                 seed=number,
                 choice=0,
@@ -117,6 +140,13 @@ def _steps(requests: Sequence[DraftRequest]) -> Iterable[list[DraftRequest]]:
             if length <= len(request.token_ids)
         ]
         lengths = [length + 1 + (index + length) % 2 for index, length in enumerate(lengths)]
+
+
+def _no_grammars() -> GrammarManager:
+    def nothing(*given: Any) -> Any:
+        raise AssertionError("no request here has a grammar")
+
+    return GrammarManager(nothing, nothing)
 
 
 def open_draft(reference: str) -> DraftEngine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from llmkit import StartupError
 from llmkit.contracts import DraftEngine, DraftRequest, SpeculatorSpec
@@ -25,19 +26,21 @@ def open_drafter(spec: SpeculatorSpec) -> DraftModel:
             f"--draft-model {wanted.draft_model}: it knows {engine.vocab_size} tokens and the model "
             f"{spec.vocab_size}; both must have one vocabulary"
         )
-    return DraftModel(engine, spec.vocab_size)
+    return DraftModel(engine, spec.vocab_size, wanted.num_speculative_tokens)
 
 
 class DraftModel:
     """Owns the draft engine."""
 
-    def __init__(self, engine: DraftEngine, vocab_size: int) -> None:
+    def __init__(self, engine: DraftEngine, vocab_size: int, num_drafts: int) -> None:
         """``vocab_size``: of the model that is drafted for."""
         self._engine = engine
         self._vocab_size = vocab_size
+        self._num_drafts = num_drafts
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
-        return [self._known(drafts) for drafts in self._engine.propose(requests)]
+        shorter = [replace(request, most=min(request.most, self._num_drafts)) for request in requests]
+        return [self._known(drafts) for drafts in self._engine.propose(shorter)]
 
     def forget(self, request_ids: Sequence[str]) -> None:
         """What it computed for them stays in its prefix cache until the room is needed."""

@@ -12,7 +12,7 @@ import pytest
 from llmkit.assemble.draft import DraftedFor, ModelDrafts, open_draft
 from llmkit.assemble.engine import build_engine
 from llmkit.assemble.model import open_model
-from llmkit.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from llmkit.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
 from llmkit.contracts import AddRequest, DraftRequest, KVLayout, SamplingParams
 from llmkit.engine.client_inproc import InprocClient
 from llmkit.errors import ModelNotFound
@@ -46,6 +46,7 @@ def config(model: Path, **changes: Any) -> Config:
         model=ModelConfig(model=str(model), max_model_len=128),
         cache=CacheConfig(num_gpu_blocks_override=64),
         scheduler=LIMITS,
+        parallel=ParallelConfig(threads=1),
         **changes,
     )
 
