@@ -18,7 +18,8 @@ def position_logprobs(logits: Tensor, tokens: Sequence[int], wanted: Sequence[in
     """For each row of untouched ``logits [rows, vocab]``: its sampled token and its best ``wanted``.
 
     Ranks count the strictly likelier tokens; equal alternatives come in order of their ids. The
-    same number of candidates is taken for every row, so that a row's answer depends on no other.
+    same number of candidates is taken for every row, so that a row's answer depends on no other; a row of a
+    beam search, which may want more, is looked at by itself.
     """
     logprobs = torch.log_softmax(logits, dim=-1)
     picked = torch.tensor(tokens, device=logits.device).unsqueeze(1)
@@ -29,7 +30,10 @@ def position_logprobs(logits: Tensor, tokens: Sequence[int], wanted: Sequence[in
     if any(wanted):
         top = logprobs.topk(min(MAX_LOGPROBS, logits.shape[1]), dim=1)
         pairs = zip(top.values.clamp(min=LOWEST).tolist(), top.indices.tolist(), strict=True)
-        best = [sorted(zip(v, i, strict=True), key=lambda pair: (-pair[0], pair[1])) for v, i in pairs]
+        best = [_in_order(v, i) for v, i in pairs]
+    for row in (row for row, count in enumerate(wanted) if count > MAX_LOGPROBS):
+        own = logprobs[row].topk(min(wanted[row], logits.shape[1]))
+        best[row] = _in_order(own.values.clamp(min=LOWEST).tolist(), own.indices.tolist())
     return [
         PositionLogprobs(
             TokenLogprob(token, value, rank),
@@ -37,3 +41,8 @@ def position_logprobs(logits: Tensor, tokens: Sequence[int], wanted: Sequence[in
         )
         for token, value, rank, row, count in zip(tokens, *columns, best, wanted, strict=True)
     ]
+
+
+def _in_order(values: Sequence[float], indices: Sequence[int]) -> list[tuple[float, int]]:
+    """Best first, equals by their ids."""
+    return sorted(zip(values, indices, strict=True), key=lambda pair: (-pair[0], pair[1]))
