@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from llmkit.contracts import BeamSearch, SamplingParams
+from llmkit.contracts import BeamSearch, SamplingParams, StructuredOutput
 from llmkit.testing.bytes_tokenizer import EOS_ID
 from tests.differential.clients import Outcome
 from tests.differential.model import VOCAB_SIZE
@@ -44,7 +45,7 @@ def catalogue(rng: random.Random, solo: Solo, size: int) -> list[Ask]:
     prompts = list(_prompts(rng, 1 + size // 3))
     asks: list[Ask] = []
     for number in range(size):
-        kind = rng.choice(list(KINDS)) if number >= len(KINDS) else list(KINDS)[number]
+        kind = list(KINDS)[number] if number < len(KINDS) else rng.choice([*OTHERS, *FREE, *FREE])
         prompt = prompts[number] if number < len(prompts) else rng.choice(prompts)
         params = _params(KINDS[kind](rng), rng)
         asks.append(Ask(f"{kind}/{number}", prompt, params, rng.choice([None, None, None, "salted"])))
@@ -63,12 +64,12 @@ def _prompts(rng: random.Random, count: int) -> Iterator[list[int]]:
     stories = [_tokens(rng, 12 * BLOCK) for _ in range(2)]
     for _ in range(count):
         story = rng.choice(stories)
-        match rng.randrange(4):
-            case 0:
-                yield _tokens(rng, rng.randrange(1, 60))
-            case 1:  # whole blocks: a hit may cover all of it
+        match rng.randrange(5):
+            case 0 | 1:  # many fit, until they have grown
+                yield _tokens(rng, rng.randrange(1, 40))
+            case 2:  # whole blocks: a hit may cover all of it
                 yield story[: BLOCK * rng.randrange(1, 12)]
-            case 2:
+            case 3:
                 yield story[: rng.randrange(1, 11 * BLOCK)]
             case _:
                 yield story[: rng.randrange(BLOCK, 10 * BLOCK)] + _tokens(rng, rng.randrange(1, 20))
@@ -121,6 +122,9 @@ OTHERS: dict[str, Callable[[random.Random], Params]] = {
     "few tokens": _few_tokens,
     "allowed": lambda rng: {"allowed_token_ids": tuple(rng.sample(range(VOCAB_SIZE), 6)), "temperature": 0.9},
     "score": lambda rng: {"max_tokens": 0, "prompt_logprobs": 2, "n": 1},
+    "json": lambda rng: {"structured": StructuredOutput(kind="json", source=rng.choice(SCHEMAS))},
+    "pattern": lambda rng: {"structured": StructuredOutput(kind="regex", source=rng.choice(PATTERNS))},
+    "choice": lambda rng: {"structured": StructuredOutput(kind="choice", source=rng.choice(CHOICES))},
     "beams": lambda rng: {
         "beam_search": BeamSearch(3, length_penalty=rng.choice([0.5, 1.0])),
         "temperature": 0,
@@ -129,6 +133,24 @@ OTHERS: dict[str, Callable[[random.Random], Params]] = {
         "prompt_logprobs": None,
     },
 }
+SCHEMAS = tuple(
+    json.dumps(schema)
+    for schema in (
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "kind": {"enum": ["red", "green", "a rather long blue"]},
+                "size": {"type": "integer", "minimum": 0, "maximum": 400},
+            },
+            "required": ["name", "kind", "size"],
+            "additionalProperties": False,
+        },
+        {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 6},
+    )
+)
+PATTERNS = ("[a-z]{5,40}", "(one|two|three)( and (four|five))+", "[0-9]{4}-[0-9]{2}-[0-9]{2}T00:00:00Z")
+CHOICES = (json.dumps(["yes", "yes and no", "no"]), json.dumps(["a long answer, forced to its end", "short"]))
 KINDS = FREE | OTHERS
 """Name -> what a request of this kind asks of the sampler, beside what every request may ask."""
 

@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 
 from llmkit.config import CacheConfig, Config, ModelConfig, SchedulerConfig
 from llmkit.fold import FoldedChoice
-from tests.differential.asks import Ask, Solo, catalogue
+from tests.differential.asks import AMONG, Ask, Solo, catalogue
 from tests.differential.clients import Arrival, Outcome
 from tests.differential.engine import Engine, Opened
 from tests.differential.model import MAX_MODEL_LEN
 
-CATALOGUE = 28
+CATALOGUE = 32
 """Asks that mixes draw from; each is run alone once."""
 MIXES_A_CATALOGUE = 12
 REQUESTS = 24
+CROWD = 6
+"""Of these, the ones that come together, short, and grow: so that blocks run out."""
 MODEL = ModelConfig(deterministic=True, max_model_len=MAX_MODEL_LEN)
 SOLO = Config(
     model=MODEL,
@@ -67,13 +69,15 @@ def draw(seed: int, model: Model) -> Mix:
     """The mix of this seed, always the same."""
     rng = random.Random(f"mix {seed}")
     asks = model.asks(seed // MIXES_A_CATALOGUE)
-    arrivals = [_arrival(rng, rng.choice(asks)) for _ in range(REQUESTS)]
+    arrivals = [_arrival(rng, rng.choice(asks)) for _ in range(REQUESTS - CROWD)]
+    growing = [ask for ask in asks if ask.free and len(ask.prompt) < AMONG]
+    arrivals += [Arrival(rng.randrange(12), rng.choice(growing or asks)) for _ in range(CROWD)]
     return Mix(seed, model.kind, _config(rng, _GROUPS[model.kind]), arrivals)
 
 
 def _arrival(rng: random.Random, ask: Ask) -> Arrival:
     return Arrival(
-        rng.choice([0, rng.randrange(150)]),
+        rng.choice([0, rng.randrange(120)]),
         ask,
         leaves=rng.choice([None] * 9 + ["prefill", "prefill", 1, rng.randrange(2, 40)]),
         priority=rng.randrange(-2, 3),
@@ -83,8 +87,8 @@ def _arrival(rng: random.Random, ask: Ask) -> Arrival:
 
 
 def _config(rng: random.Random, groups: int) -> Config:
-    seats = rng.choice([3, 8, 24, 24])
-    blocks = 1 + groups * (_LONGEST + 1) + rng.choice([0, 0, 5, 60])
+    seats = rng.choice([3, 8, 24, 24, 24])
+    blocks = 1 + groups * (_LONGEST + 1) + rng.choice([0, 0, 0, 5, 60])
     return Config(
         model=MODEL,
         cache=CacheConfig(num_gpu_blocks_override=blocks, enable_prefix_caching=rng.random() < 0.75),
