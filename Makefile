@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: serve test test-full soak check bench docs clean
+.PHONY: serve test test-full test-lm-eval soak check bench docs clean
 
 serve: $(STAMP)
 	$(BIN)/llmkit serve $(MODEL) $(SERVE_ARGS)
@@ -25,6 +25,17 @@ test: $(DEV_STAMP)
 
 test-full: $(DEV_STAMP)
 	$(BIN)/python -m pytest
+
+# lm-eval brings much of its own; it gets an environment of its own.
+LM_EVAL_STAMP := .venv-lm-eval/.installed
+
+test-lm-eval: $(DEV_STAMP) $(LM_EVAL_STAMP)
+	LLMKIT_TEST_LM_EVAL=$(abspath .venv-lm-eval/bin/python) $(BIN)/python -m pytest tests/lm_eval
+
+$(LM_EVAL_STAMP):
+	$(PYTHON) -m venv .venv-lm-eval
+	.venv-lm-eval/bin/python -m pip install -q $(PIP_INDEX_ARGS) "lm-eval[api]==0.4.13" transformers
+	touch $@
 
 soak: $(DEV_STAMP)
 	$(BIN)/python -m tests.soak $(MINUTES)
@@ -57,4 +68,4 @@ $(DEV_STAMP): $(STAMP)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .venv-lm-eval build dist

