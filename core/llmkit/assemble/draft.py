@@ -31,6 +31,10 @@ class ModelDrafts:
         """``known_ids``: token ids of the model that is drafted for are below it."""
         self._core = core
         self.vocab_size = ready.vocab_size
+        self.described = (
+            f"{_size(ready.weight_bytes)} of weights, {_size(ready.kv_bytes)} of KV, "
+            f"context {ready.max_model_len}"
+        )
         self._max_model_len = ready.max_model_len
         self._may_be_unknown = known_ids > ready.vocab_size
 
@@ -144,3 +148,7 @@ def _config(reference: str, target: DraftedFor, max_model_len: int) -> Config:
         ),
         speculation=SpeculationConfig(),
     )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.0f} MiB"

@@ -60,9 +60,9 @@ def build_engine(
         directory, connectors = _make_directory(config, planned, components)
         executor.allocate(planned.layout, progress)
         target = DraftedFor(config, planned.layout, planned.max_model_len, report.vocab_size)
-        speculator, drafting = make_speculator(target, components, _build_draft, progress)
+        speculation = make_speculator(target, components, _build_draft, progress)
         grammars = grammar_manager(config, files, info, components, report.vocab_size)
-        drafter = SpeculativeDrafter(speculator, grammars, report.vocab_size)
+        drafter = SpeculativeDrafter(speculation.speculator, grammars, report.vocab_size)
         undo.callback(drafter.close)
         policy_choice = components.choose("policy", config.scheduler.scheduling_policy, config.scheduler)
         scheduler_spec = SchedulerSpec(
@@ -89,8 +89,15 @@ def build_engine(
             block_size=config.cache.block_size,
             kv_bytes=planned.layout.total_bytes,
             weight_bytes=report.weight_bytes,
-            choices=(choice, *report.choices, scheduler_choice, policy_choice, *drafting, *connectors),
-            notes=planned.notes,
+            choices=(
+                choice,
+                *report.choices,
+                scheduler_choice,
+                policy_choice,
+                *speculation.choices,
+                *connectors,
+            ),
+            notes=(*planned.notes, *speculation.notes),
         ),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from llmkit.assemble.draft import Build, DraftedFor, open_draft
 from llmkit.contracts.speculator import DraftEngine, Speculator, SpeculatorSpec
 from llmkit.contracts.weights import Progress
@@ -10,10 +12,20 @@ from llmkit.messages import Choice
 from llmkit.registry import Registry
 
 
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Without ``--speculator`` there is none and nothing was chosen."""
+
+    speculator: Speculator | None = None
+    choices: tuple[Choice, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What its models take, for the start-up summary."""
+
+
 def make_speculator(
     target: DraftedFor, components: Registry, build: Build, progress: Progress
-) -> tuple[Speculator | None, tuple[Choice, ...]]:
-    """None, and nothing chosen, without ``--speculator``. ``build`` makes the engine of a draft model.
+) -> Speculation:
+    """``build`` makes the engine of a draft model.
 
     :raises UsageError: a setting of it is not honoured. :raises StartupError: it cannot serve this model.
     """
@@ -21,11 +33,15 @@ def make_speculator(
     if wanted.speculator is None:
         if wanted.draft_model is not None:
             raise UsageError(f"--draft-model {wanted.draft_model}: nothing drafts; add --speculator draft")
-        return None, ()
+        return Speculation()
+    notes: list[str] = []
 
     def open_named(reference: str) -> DraftEngine:
-        return open_draft(reference, target, components, build, progress)
+        engine = open_draft(reference, target, components, build, progress)
+        notes.append(f"draft model {reference}: {engine.described}")
+        return engine
 
     spec = SpeculatorSpec(target.config, target.vocab_size, target.max_model_len, open_named)
     choice = components.choose("speculator", wanted.speculator, spec)
-    return components.create("speculator", choice.name, spec), (choice,)
+    speculator = components.create("speculator", choice.name, spec)
+    return Speculation(speculator, (choice,), tuple(notes))

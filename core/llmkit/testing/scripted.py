@@ -185,7 +185,10 @@ class ScriptedExecutor:
         except EngineError as error:
             future.set_exception(error)
             return future
-        if any(self._position(row) == self._rows[row.request_id].rule.hang_at for row in sampled):
+        if any(
+            self._rows[row.request_id].rule.hang_at in self._positions(row, result)
+            for row, result in zip(sampled, results, strict=True)
+        ):
             self._hung.append(future)
             return future
         future.set_result(StepResult(plan.step, results))
@@ -210,19 +213,28 @@ class ScriptedExecutor:
             return _Row(new, Rule(), [token for token in prompt if token not in new.end_ids] or [0])
         return _Row(new, rule, rule.token_ids)
 
-    def _position(self, row: RowPlan) -> int:
-        """Which output token, from 0, this row samples."""
-        state = self._rows[row.request_id]
-        return row.start + row.num_tokens - state.new.num_prompt
+    def _first(self, row: RowPlan) -> int:
+        """Which output token, from 0, the first of this row's logits samples."""
+        return row.start + row.num_tokens - row.num_logits + 1 - self._rows[row.request_id].new.num_prompt
+
+    def _positions(self, row: RowPlan, result: RowResult) -> range:
+        first = self._first(row)
+        return range(first, first + len(result.token_ids))
 
     def _sample(self, row: RowPlan) -> RowResult:
-        state, position = self._rows[row.request_id], self._position(row)
-        if position == state.rule.raise_at:
-            raise EngineError(f"the script says that token {position} fails")
-        token = self._token(state, position)
+        """One token, and one more for each draft that it would have emitted itself."""
+        state, first = self._rows[row.request_id], self._first(row)
+        tokens: list[int] = []
+        while len(tokens) <= len(row.drafts):
+            position = first + len(tokens)
+            if position == state.rule.raise_at:
+                raise EngineError(f"the script says that token {position} fails")
+            tokens.append(self._token(state, position))
+            if tokens[-1:] != row.drafts[len(tokens) - 1 : len(tokens)]:
+                break
         wanted = state.new.params.logprobs
-        logprobs = None if wanted is None else [self._logprobs(token, wanted)]
-        return RowResult(row.request_id, [token], logprobs)
+        logprobs = None if wanted is None else [self._logprobs(token, wanted) for token in tokens]
+        return RowResult(row.request_id, tokens, logprobs)
 
     def _token(self, state: _Row, position: int) -> int:
         ends = state.new.end_ids
