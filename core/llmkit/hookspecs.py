@@ -15,6 +15,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from llmkit.contracts import (
+        ModelDraft,
         RegisterAttention,
         RegisterCommand,
         RegisterExecutor,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         RegisterKVConnector,
         RegisterLinearMethod,
         RegisterLoader,
+        RegisterLogitsProcessor,
         RegisterModel,
         RegisterOps,
         RegisterPolicy,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         RegisterSource,
         RegisterSpeculator,
         RegisterTokenizer,
+        RegisterWorkerMethod,
         RequestDraft,
     )
 
@@ -221,6 +224,52 @@ def register_attention_backends(register: RegisterAttention) -> None:
     :raises DuplicateName: the name is taken.
 
     Chosen by: ``--attn``. Since 0.1.
+    """
+
+
+@hookspec
+def prepare_model(draft: ModelDraft, options: Any) -> None:
+    """Change or refuse a model that has its weights.
+
+    Called once in each worker, after the weights are read and before warm-up, for built-ins and plugins
+    enabled by ``--plugin``, in order. One that raises ends the start.
+
+    :param draft: the model; ``tap`` and ``refuse`` are all it may do to it.
+    :param options: the plugin's frozen options, None if it declares none.
+    :raises StartupError: through ``draft.refuse``.
+
+    Chosen by: ``--plugin``. Since 0.1.
+    """
+
+
+@hookspec
+def register_logits_processors(register: RegisterLogitsProcessor) -> None:
+    """Offer logits processors: what happens to the logits of requests that ask for it.
+
+    Called once in every process, for built-ins and plugins enabled by ``--plugin``. Must not import
+    torch; ``factory(env, options)`` may, and runs once in each worker. A processor that raises fails the
+    requests that use it, and no others.
+
+    :param register: ``register(name, factory, check=check)``; ``check(arguments)`` runs in the front process,
+        returns what the workers get, and raises ``ValueError`` in words for the client.
+    :raises DuplicateName: the name is taken.
+
+    Chosen by: the request's ``plugin_args``. Since 0.1.
+    """
+
+
+@hookspec
+def register_worker_methods(register: RegisterWorkerMethod) -> None:
+    """Offer methods that run on every rank, between steps.
+
+    Called once in every process, for built-ins and plugins enabled by ``--plugin``. Must not import
+    torch; ``factory(worker, options)`` may, and runs once in each worker, after ``prepare_model``. A method
+    that raises fails its caller alone.
+
+    :param register: ``register(name, factory)``.
+    :raises DuplicateName: the name is taken.
+
+    Chosen by: ``--plugin``. Since 0.1.
     """
 
 

@@ -16,6 +16,7 @@ from llmkit.assemble.engine import build_engine
 from llmkit.assemble.front import prepare_hooks
 from llmkit.assemble.grammars import grammar_compiler
 from llmkit.assemble.model import open_frontend, open_model
+from llmkit.assemble.model_hooks import model_hooks
 from llmkit.config import sources
 from llmkit.config.flags import needed
 from llmkit.contracts import (
@@ -110,7 +111,9 @@ class LLM:
         self._hooks = prepare_hooks(plugins)
         if config.model.grammar_backend != "auto":
             plugins.registry.get("grammar", config.model.grammar_backend)  # a wrong name ends the start
-        built = build_engine(config, opened.files, opened.info, plugins.registry, _no_progress)
+        built = build_engine(
+            config, opened.files, opened.info, plugins.registry, _no_progress, model_hooks(plugins)
+        )
         self._limits = Limits.of(built.ready, front, config.model.seed)
         self._grammars = grammar_compiler(
             config, plugins, lambda: grammar_spec(front.tokenizer, front.eos_ids, built.ready.vocab_size)

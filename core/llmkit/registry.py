@@ -28,6 +28,8 @@ FLAGS: Mapping[str, str] = {
     "grammar": "--grammar-backend",
     "speculator": "--speculator",
     "connector": "--kv-connector",
+    "processor": "plugin_args",
+    "worker_method": "--plugin",
     "routes": "--plugin",
     "command": "COMMAND",
 }
@@ -39,6 +41,8 @@ NOUNS: Mapping[str, str] = {
     "model": "model implementation",
     "linear": "linear method",
     "ops": "set of operations",
+    "processor": "logits processor",
+    "worker_method": "worker method",
     "attention": "attention backend",
     "policy": "scheduling policy",
     "grammar": "grammar backend",
@@ -52,7 +56,10 @@ LATER: Mapping[str, frozenset[str]] = {
 }
 """Names that users of other engines or readers of the plan ask for, and that nobody registers yet."""
 
-CORE_NAMES: Mapping[str, frozenset[str]] = {"scheduler": frozenset({"continuous"})}
+CORE_NAMES: Mapping[str, frozenset[str]] = {
+    "scheduler": frozenset({"continuous"}),
+    "worker_method": frozenset({"describe"}),
+}
 """Names that the core itself registers in the process that needs them; protected like a built-in's."""
 
 _log = logging.getLogger(__name__)

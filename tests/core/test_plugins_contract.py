@@ -50,6 +50,8 @@ CALLS = {
     "register_ops": ("ops", f"register('x', make, {FULL})"),
     "register_attention_backends": ("attention", f"register('x', make, {FULL})"),
     "register_grammar_backends": ("grammar", f"register('x', make, {FULL})"),
+    "register_logits_processors": ("processor", "register('x', make, check=lambda arguments: arguments)"),
+    "register_worker_methods": ("worker_method", "register('x', make)"),
     "register_routes": ("routes", "register('x', make)"),
 }
 
@@ -76,8 +78,34 @@ def {hook}(register):
 
 
 def test_every_hook_of_the_contract_is_tried_here() -> None:
-    assert {*CALLS, "prepare_request"} == set(hook_names())
+    assert {*CALLS, "prepare_request", "prepare_model"} == set(hook_names())
     assert {hook: kind for hook, (kind, _) in CALLS.items()} == KINDS
+
+
+@pytest.mark.parametrize("hook", ["register_logits_processors", "register_worker_methods", "register_routes"])
+def test_what_runs_unasked_is_there_only_when_its_plugin_is_enabled(site: Path, hook: str) -> None:
+    kind, call = CALLS[hook]
+    mine(
+        site,
+        f"""
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Options:
+    limit: int = 1
+
+def make(*given):
+    return given
+
+@llmkit.hookimpl
+def {hook}(register):
+    {call}
+""",
+    )
+    merely_loaded = load_plugins(PluginConfig(plugin_option=("mine.limit=7",)))
+    assert "mine" in merely_loaded.names
+    assert merely_loaded.registry.names(kind).count("x") == 0
+    assert "x" in load_plugins(MINE).registry.names(kind)
 
 
 def test_prepare_request_runs_when_enabled_and_gets_the_options(site: Path) -> None:

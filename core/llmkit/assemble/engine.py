@@ -11,6 +11,7 @@ from llmkit.assemble.speculator import make_speculator
 from llmkit.config import Config
 from llmkit.contracts.connector import KVConnector, KVConnectorSpec, KVDirectory
 from llmkit.contracts.executor import Executor, ExecutorSpec
+from llmkit.contracts.model import ModelHook
 from llmkit.contracts.scheduler import Scheduler, SchedulerSpec
 from llmkit.contracts.weights import CheckpointInfo, ModelFiles, Progress
 from llmkit.engine.core import EngineCore
@@ -32,18 +33,23 @@ class BuiltEngine:
 
 
 def build_engine(
-    config: Config, files: ModelFiles, info: CheckpointInfo, components: Registry, progress: Progress
+    config: Config,
+    files: ModelFiles,
+    info: CheckpointInfo,
+    components: Registry,
+    progress: Progress,
+    model_hooks: tuple[ModelHook, ...] = (),
 ) -> BuiltEngine:
     """Choose and start an executor, cut its KV memory and put a scheduler over it.
 
-    Adds the core's own scheduler to ``components``.
+    Adds the core's own scheduler to ``components``; ``model_hooks`` run in the workers of this process.
 
     :raises UsageError: something asked for by name cannot be honoured.
     :raises StartupError: the model cannot be served here, in the words of whatever refused.
     """
     check_context(info.context_length, config.model.max_model_len)  # before tables are made that long
     _register_core(components)
-    spec = ExecutorSpec(config, files, info, components)
+    spec = ExecutorSpec(config, files, info, components, model_hooks)
     choice = components.choose("executor", config.parallel.executor, spec)
     executor: Executor = components.create("executor", choice.name, spec)
     with ExitStack() as undo:

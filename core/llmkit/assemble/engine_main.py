@@ -17,6 +17,7 @@ from pathlib import Path
 
 from llmkit.assemble.engine import build_engine
 from llmkit.assemble.launch import EngineLaunch, read_launch
+from llmkit.assemble.model_hooks import model_hooks
 from llmkit.engine.process import INBOX, OUTBOX, EngineLoop, EngineSockets, failure
 from llmkit.errors import EngineError
 from llmkit.messages import StartupStatus
@@ -57,7 +58,14 @@ def main(argv: list[str]) -> int:
 def _serve(launch: EngineLaunch, sockets: EngineSockets) -> int:
     try:
         plugins = load_plugins(launch.config.plugins)
-        built = build_engine(launch.config, launch.files, launch.info, plugins.registry, _Progress(sockets))
+        built = build_engine(
+            launch.config,
+            launch.files,
+            launch.info,
+            plugins.registry,
+            _Progress(sockets),
+            model_hooks(plugins),
+        )
     except Exception as error:  # noqa: BLE001 - whatever it was, the front is told and the process ends
         failed = failure(error, during="the engine could not start")
         sockets.send(failed)

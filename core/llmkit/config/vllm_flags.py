@@ -237,7 +237,7 @@ def _not_yet() -> Iterator[VllmFlag]:
     yield from _rows(status, "use --plugin-option NAME.key=value", values="--additional-config")
     yield from _rows(
         status,
-        "logits are changed by sampling parameters only",
+        "a plugin offers them (register_logits_processors); --plugin enables it",
         values="--logits-processors --logits-processor-pattern",
     )
     yield from _rows(

@@ -56,13 +56,19 @@ from llmkit.contracts.grammar import (
 )
 from llmkit.contracts.linear import LinearEnv, LinearMethod, LinearSpec, RegisterLinearMethod
 from llmkit.contracts.model import (
+    LayerTap,
     Model,
+    ModelDraft,
+    ModelHook,
     ModelInput,
     ModelParts,
     ModelSpec,
     ModelState,
     RegisterModel,
+    RegisterWorkerMethod,
     StepContext,
+    TappableModel,
+    WorkerHandle,
 )
 from llmkit.contracts.ops import OP_NAMES, OpName, Ops, OpsEnv, RegisterOps
 from llmkit.contracts.processors import (
@@ -195,6 +201,7 @@ __all__ = [
     "KVMemory",
     "KVMover",
     "LayerInputs",
+    "LayerTap",
     "LinearEnv",
     "LinearMethod",
     "LinearSpec",
@@ -204,7 +211,9 @@ __all__ = [
     "Merged",
     "Model",
     "ModelConfig",
+    "ModelDraft",
     "ModelFiles",
+    "ModelHook",
     "ModelInput",
     "ModelParts",
     "ModelSource",
@@ -238,6 +247,7 @@ __all__ = [
     "RegisterSource",
     "RegisterSpeculator",
     "RegisterTokenizer",
+    "RegisterWorkerMethod",
     "RequestContext",
     "RequestDraft",
     "RequestRecord",
@@ -262,6 +272,7 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "StructuredOutput",
+    "TappableModel",
     "TokenLogprob",
     "Tokenizer",
     "TokenizerSpec",
@@ -271,6 +282,7 @@ __all__ = [
     "Usage",
     "WeightLoader",
     "WeightRef",
+    "WorkerHandle",
     "WorkerReport",
     "cache_dir",
     "fold_generation",

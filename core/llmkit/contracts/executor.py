@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llmkit.config import Config
+from llmkit.contracts.model import ModelHook
 from llmkit.contracts.weights import CheckpointInfo, ModelFiles, Progress
 from llmkit.kv import KVLayout
 from llmkit.messages import Choice, SamplePlan, StepPlan, StepResult, WorkerReport
@@ -38,6 +39,8 @@ class ExecutorSpec:
     info: CheckpointInfo
     components: Components
     """This process's; a worker in another process loads its own from ``config.plugins``."""
+    model_hooks: tuple[ModelHook, ...] = ()
+    """``prepare_model`` of this process's plugins, in order; the same holds for them."""
 
 
 class Executor(Protocol):

@@ -103,6 +103,62 @@ class Model(Protocol):
         """``[rows, hidden] -> float32 [rows, vocab_size]``"""
 
 
+LayerTap = Callable[["Tensor", StepContext], "Tensor | None"]
+"""``(stream, ctx)``: the residual stream behind a layer, [tokens, hidden], read only. Gives what to add to
+it, [tokens, hidden] in its dtype, or None for nothing. Called in every step, outside of any graph."""
+
+
+class ModelDraft(Protocol):
+    """A model with its weights, for ``prepare_model``. Since 0.1."""
+
+    model: Model
+    """Read only: it changes through this draft."""
+    spec: ModelSpec
+
+    def tap(self, layer: int, tap: LayerTap, why: str) -> None:
+        """Change what leaves decoder layer ``layer`` (from 0); the start-up summary says who and why.
+
+        A tap that keeps to a row's own values keeps rows independent of each other; where it depends on
+        the request, ``RequestDraft.cache_key`` must tell requests apart.
+
+        :raises StartupError: the implementation has no taps, or no such layer.
+        """
+
+    def refuse(self, message: str) -> None:
+        """:raises StartupError: always."""
+
+
+class TappableModel(Model, Protocol):
+    """A model implementation whose layers ``prepare_model`` may tap. Since 0.1."""
+
+    def tap(self, layer: int, tap: LayerTap) -> None:
+        """Run ``tap`` behind layer ``layer``, after those set before. :raises ValueError: no such layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHook:
+    """One plugin's ``prepare_model``, ready to call."""
+
+    plugin: str
+    function: Callable[[ModelDraft], Any]
+
+
+class WorkerHandle(Protocol):
+    """What a worker method may see of its worker. Since 0.1."""
+
+    model: Model
+    rank: int
+    device: str
+
+
+class RegisterWorkerMethod(Protocol):
+    """Since 0.1."""
+
+    def __call__(self, name: str, factory: Callable[[WorkerHandle, Any], Callable[..., Any]]) -> None:
+        """``factory(worker, options)`` gives the method, once in each worker; ``method(*args)`` runs
+        between steps, on every rank. Arguments and answer are msgpack values."""
+
+
 ModelFactory = Callable[[ModelSpec, ModelParts, Any], Model]
 
 

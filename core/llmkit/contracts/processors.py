@@ -23,7 +23,10 @@ class ProcessorEnv:
 
 @dataclass(frozen=True, slots=True)
 class BatchChange:
-    """Requests with arguments for this processor that came or left since the last step. Since 0.1."""
+    """Requests with arguments for this processor that came or left since it last ran. Since 0.1.
+
+    ``removed`` left before ``added`` came: a preempted request may be in both.
+    """
 
     added: Sequence[tuple[str, Any, int]]
     """(request id, its arguments as ``check`` returned them, number of prompt tokens)."""

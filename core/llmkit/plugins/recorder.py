@@ -30,11 +30,13 @@ KINDS: Mapping[str, str] = {
     "register_ops": "ops",
     "register_attention_backends": "attention",
     "register_grammar_backends": "grammar",
+    "register_logits_processors": "processor",
+    "register_worker_methods": "worker_method",
     "register_routes": "routes",
 }
 """Hook -> kind of component it registers."""
 
-ACTIVE_KINDS = frozenset({"routes"})
+ACTIVE_KINDS = frozenset({"routes", "processor", "worker_method"})
 """Kinds that run without being chosen by name: a third party's only when it is enabled."""
 
 BY_NAME_KINDS = frozenset({"connector", "speculator"})
@@ -164,10 +166,12 @@ class _Recorder:
         return tuple(self._entries)
 
     def _register_for(self, kind: str) -> Callable[..., None]:
-        if kind in ("source", "scheduler", "policy", "routes"):
+        if kind in ("source", "scheduler", "policy", "routes", "worker_method"):
             return self._named(kind)
         if kind == "command":
             return self._command
+        if kind == "processor":
+            return self._processor
         if kind in BY_NAME_KINDS:
             return self._by_name(kind)
         return self._model if kind == "model" else self._choosable(kind)
@@ -215,6 +219,9 @@ class _Recorder:
             priority=priority,
             architectures=tuple(architectures),
         )
+
+    def _processor(self, name: str, factory: Callable[..., Any], *, check: Callable[[Any], Any]) -> None:
+        self._add("processor", name, factory, check=check)
 
     def _command(self, name: str, command: Any, *, help: str) -> None:
         self._add("command", name, command, help=help)

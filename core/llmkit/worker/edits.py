@@ -1,7 +1,7 @@
 """What requests do to their logits before a token is drawn.
 
-First what shifts them, in vLLM's order: ``logit_bias``, penalties. Then what forbids tokens, so that nothing
-revives one: ends below ``min_tokens``, all but ``allowed_token_ids``, what completes ``bad_words``.
+First what shifts them: ``logit_bias``, penalties, processors of plugins. Then what forbids tokens, so that
+nothing revives one: ends below ``min_tokens``, all but ``allowed_token_ids``, what completes ``bad_words``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,26 @@ from llmkit.worker.sampling_state import SamplingState
 Needs = np.ndarray[Any, np.dtype[np.uint32]]
 
 
-def edit(logits: Tensor, rows: LogitRows, state: SamplingState, needs: Needs) -> None:
-    """Change ``logits`` (float32 [rows, vocab]) in place; ``needs`` [rows] says which row asks for what."""
+def edit(logits: Tensor, rows: LogitRows, state: SamplingState, needs: Needs) -> dict[int, str]:
+    """Change ``logits`` (float32 [rows, vocab]) in place; ``needs`` [rows] says which row asks for what.
+
+    Gives the rows that cannot be sampled because a plugin failed, and why.
+    """
     every = int(np.bitwise_or.reduce(needs))
-    for bit, change in _EDITS:
+    failed: dict[int, str] = {}
+    for bit, change in _SHIFTS:
         if every & bit:
             change(logits, rows, state, np.flatnonzero(needs & bit))
+    if every & need.PROCESSORS:
+        users = {
+            row: state.request_ids[rows.slots[row]]
+            for row in np.flatnonzero(needs & need.PROCESSORS).tolist()
+        }
+        failed = state.processors.apply(logits, rows, users)
+    for bit, forbid in _BANS:
+        if every & bit:
+            forbid(logits, rows, state, np.flatnonzero(needs & bit))
+    return failed
 
 
 def _add_bias(logits: Tensor, rows: LogitRows, state: SamplingState, which: Any) -> None:
@@ -77,9 +91,9 @@ def _forbid_bad_words(logits: Tensor, rows: LogitRows, state: SamplingState, whi
         logits[row, torch.from_numpy(forbidden)] = -torch.inf
 
 
-_EDITS: tuple[tuple[int, Callable[[Tensor, LogitRows, SamplingState, Any], None]], ...] = (
-    (need.BIAS, _add_bias),
-    (need.PENALTIES, _penalize),
+Change = Callable[[Tensor, LogitRows, SamplingState, Any], None]
+_SHIFTS: tuple[tuple[int, Change], ...] = ((need.BIAS, _add_bias), (need.PENALTIES, _penalize))
+_BANS: tuple[tuple[int, Change], ...] = (
     (need.MIN_TOKENS, _hold_back_ends),
     (need.ALLOWED, _allow_only),
     (need.BAD_WORDS, _forbid_bad_words),

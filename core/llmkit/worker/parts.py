@@ -52,7 +52,7 @@ class Parts:
     backend: AttentionBackend
     kv_specs: tuple[KVCacheSpec, ...]
     row_invariant: bool
-    max_model_len: int
+    model_spec: ModelSpec
     choices: tuple[Choice, ...]
 
 
@@ -117,7 +117,7 @@ def choose_parts(spec: ExecutorSpec, machine: Machine) -> Parts:
         backend=backend,
         kv_specs=tuple(backend.kv_cache_spec(layer) for layer in range(len(model.attention))),
         row_invariant=deterministic,  # operations promise it only then
-        max_model_len=model_spec.max_model_len,
+        model_spec=model_spec,
         choices=tuple(choices),
     )
 

@@ -69,10 +69,11 @@ class Sampler:
         asked = np.flatnonzero(needs & need.LOGPROBS)
         where = torch.from_numpy(asked).to(logits.device)
         shown = logits[where] if asked.size and not self._processed else None
-        edit(logits, rows, self._state, needs)
+        broken = edit(logits, rows, self._state, needs)
         if masks is not None:
             masks.apply(logits)
         samples = _samples(logits, self._choose(logits, slots, rows.positions, needs))
+        samples.failed.update(broken)
         if not asked.size:
             return samples
         if shown is None:

@@ -13,6 +13,7 @@ from llmkit.types import SamplingParams
 from llmkit.worker.bad_words import BadWords
 from llmkit.worker.noise import stream_keys
 from llmkit.worker.penalties import TokenCounts
+from llmkit.worker.processors import Processors
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
@@ -27,6 +28,7 @@ MIN_TOKENS = 64
 LOGPROBS = 128
 ALLOWED = 256
 BAD_WORDS = 512
+PROCESSORS = 1024
 """Bits of :attr:`SamplingState.needs`: the work a row asks for; 0 is plain greedy."""
 
 
@@ -41,8 +43,10 @@ class Bias:
 class SamplingState:
     """Owns the sampling parameters of every row in the batch, by slot."""
 
-    def __init__(self, max_rows: int, vocab_size: int) -> None:
+    def __init__(self, max_rows: int, vocab_size: int, processors: Processors | None = None) -> None:
         self._vocab_size = vocab_size
+        self.processors = processors or Processors({})
+        self.request_ids = [""] * max_rows
         self.needs = np.zeros(max_rows, np.uint32)
         self.temperature = np.ones(max_rows, np.float32)
         self.top_k = np.zeros(max_rows, np.int64)
@@ -69,7 +73,10 @@ class SamplingState:
     def put(self, slot: int, row: NewRow) -> None:
         """A row takes ``slot``."""
         params = row.params
+        self.request_ids[slot] = row.request_id
         self.needs[slot] = _needs(params, self._vocab_size) | (BAD_WORDS if row.bad_words else 0)
+        if row.plugin_data and self.processors.add(row):
+            self.needs[slot] |= PROCESSORS
         self.temperature[slot] = params.temperature
         self.top_k[slot] = params.top_k
         self.top_p[slot] = params.top_p
@@ -104,6 +111,8 @@ class SamplingState:
 
     def clear(self, slot: int) -> None:
         """The row is gone."""
+        if self.needs[slot] & PROCESSORS:
+            self.processors.remove(self.request_ids[slot])
         self.needs[slot] = 0
         self.prompt_logprobs[slot] = -1
         self.counts[slot] = self.bias[slot] = self.allowed[slot] = self.bad_words[slot] = None

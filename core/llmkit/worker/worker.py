@@ -27,8 +27,11 @@ from llmkit.errors import EngineError
 from llmkit.worker.batch import Batch, BatchLimits
 from llmkit.worker.kv_memory import BlockMemory
 from llmkit.worker.memory_budget import kv_budget
+from llmkit.worker.methods import Handle, Methods
+from llmkit.worker.model_draft import prepare_model
 from llmkit.worker.model_runner import ModelRunner, PendingStep
 from llmkit.worker.parts import Parts, choose_parts, resolve_machine
+from llmkit.worker.processors import make_processors
 from llmkit.worker.sampler import Sampler
 from llmkit.worker.sampling_state import SamplingState
 from llmkit.worker.warmup import warm_up
@@ -49,6 +52,7 @@ class Worker:
         self._runner: ModelRunner | None = None
         self._pending: dict[int, PendingStep] = {}
         self._mover: KVMover | None = None
+        self._methods = Methods({"describe": self._describe})
 
     @property
     def runner(self) -> ModelRunner:
@@ -65,10 +69,13 @@ class Worker:
         progress("choosing components", 0.0)
         parts = self._parts = choose_parts(self._spec, self.machine)
         _load_weights(parts, progress)
+        touched = prepare_model(parts.model, parts.model_spec, self._spec.model_hooks)
+        handle = Handle(parts.model, parts.model_spec.rank, self.machine.device)
+        self._methods.add_plugins(self._spec.components, handle)
         weight_bytes = parts.model.weight_bytes
         kv_bytes, why = kv_budget(self._spec.config.cache, machine.memory(), weight_bytes)
         return WorkerReport(
-            choices=parts.choices,
+            choices=(*parts.choices, *touched),
             layers=parts.kv_specs,
             kv_bytes=kv_bytes,
             kv_why=why,
@@ -90,7 +97,9 @@ class Worker:
         parts.backend.bind(memory)
         self._mover = self._connect(layout, memory)
         limits = self._limits(parts, layout)
-        state = SamplingState(limits.max_rows, parts.model.vocab_size)
+        vocab_size = parts.model.vocab_size
+        processors = make_processors(self._spec.components, vocab_size, self.machine.device)
+        state = SamplingState(limits.max_rows, vocab_size, processors)
         self._runner = ModelRunner(
             parts.model,
             parts.backend,
@@ -119,12 +128,9 @@ class Worker:
     def call(self, method: str, args: Sequence[Any]) -> Any:
         """Run a named method between steps; arguments and answer are plain msgpack values.
 
-        :raises EngineError: there is no such method.
+        :raises EngineError: there is no such method, or it failed.
         """
-        methods = {"describe": self._describe}
-        if method not in methods:
-            raise EngineError(f"no worker method is called {method!r}; known: {', '.join(sorted(methods))}")
-        return methods[method](*args)
+        return self._methods.call(method, args)
 
     def close(self) -> None:
         """Free weights and KV memory; idempotent."""
@@ -132,6 +138,7 @@ class Worker:
             self._mover.close()
         self._runner = self._parts = self._mover = None
         self._pending.clear()
+        self._methods = Methods({"describe": self._describe})
 
     def _describe(self) -> dict[str, Any]:
         """Where this worker runs."""
@@ -154,7 +161,7 @@ class Worker:
     def _limits(self, parts: Parts, layout: KVLayout) -> BatchLimits:
         """Buffer sizes; no row outgrows the model's context or the pool."""
         scheduler = self._spec.config.scheduler
-        longest = parts.max_model_len
+        longest = parts.model_spec.max_model_len
         for group in layout.groups:
             if group.spec.window is None:
                 longest = min(longest, (layout.num_blocks - 1) * group.spec.block_size)

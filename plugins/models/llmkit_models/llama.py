@@ -16,6 +16,7 @@ from torch import Tensor
 from llmkit import UnsupportedModel
 from llmkit.contracts import (
     AttentionSpec,
+    LayerTap,
     ModelInput,
     ModelParts,
     ModelSpec,
@@ -58,7 +59,10 @@ class NativeLlama:
         self._rotary = Rotary(_rope_spec(shape), spec.max_model_len, dtype, spec.device)
         output = AttentionOutput(shape.num_heads, shape.head_size, dtype, spec.device)
         build = _Builder(shape, parts, self._weights, self._linears, self._others, dtype, spec.device)
-        self._layers = [build.layer(index, index - first, output) for index in range(first, end)]
+        self._stage = spec.layers
+        self._layers: list[_Layer | _Tapped] = [
+            build.layer(index, index - first, output) for index in range(first, end)
+        ]
         self.attention = tuple(layer.attention.spec for layer in self._layers)
         starts, ends = first == 0, end == shape.num_layers
         self._head = build.head() if ends or (starts and shape.tied) else None
@@ -76,6 +80,13 @@ class NativeLlama:
     def weight_bytes(self) -> int:
         held = (*self._linears, *self._others, self._rotary)
         return sum(part.resident_bytes for part in held)
+
+    def tap(self, layer: int, tap: LayerTap) -> None:
+        """:raises ValueError: this stage has no such layer."""
+        first, end = self._stage
+        if not first <= layer < end:
+            raise ValueError(f"there is no layer {layer} here; there are {first} to {end - 1}")
+        self._layers[layer - first] = _Tapped(self._layers[layer - first], tap)
 
     def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
         self._weights.load(weights, on_weight)
@@ -183,6 +194,25 @@ class _Layer:
             self._rope(q, k, cos, sin)
         attended = self._out(self.attention(q, k, v, ctx))
         return self._down(self._silu_mul(self._gate_up(self._pre_mlp.add(attended, residual))))
+
+
+class _Tapped:
+    """A layer and what a plugin does to the residual stream behind it."""
+
+    __slots__ = ("_layer", "_tap", "attention")
+    attention: Attention
+
+    def __init__(self, layer: _Layer | _Tapped, tap: LayerTap) -> None:
+        self.attention = layer.attention
+        self._layer = layer
+        self._tap = tap
+
+    def forward(
+        self, x: Tensor | None, residual: Tensor, cos: Tensor, sin: Tensor, ctx: StepContext
+    ) -> Tensor:
+        out = self._layer.forward(x, residual, cos, sin, ctx)
+        added = self._tap(residual + out, ctx)
+        return out if added is None else out + added
 
 
 class _Builder:

@@ -15,7 +15,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from llmkit import UnsupportedModel
-from llmkit.contracts import ModelInput, ModelParts, ModelSpec, ModelState, StepContext, WeightRef, nearest
+from llmkit.contracts import (
+    LayerTap,
+    ModelInput,
+    ModelParts,
+    ModelSpec,
+    ModelState,
+    StepContext,
+    WeightRef,
+    nearest,
+)
 from llmkit_models import hf_attention, hf_linear, hf_load
 from llmkit_models.hf_probe import probe
 
@@ -45,7 +54,7 @@ class TransformersModel:
         self._model = _build(spec, self._dtype)
         self._body = _decoder(self._model)
         config = self._model.config.get_text_config()
-        num_layers = int(config.num_hidden_layers)
+        num_layers = self._num_layers = int(config.num_hidden_layers)
         if spec.world != 1 or spec.layers not in ((0, num_layers), (0, 0)):
             raise UnsupportedModel("it runs whole, on one rank")
         with _describable(self._model):
@@ -57,6 +66,24 @@ class TransformersModel:
         self._stand_in = _StandIn()
         self._tail: nn.Module | None = None
         self._no_ids = torch.zeros(1, 1, dtype=torch.long, device=spec.device)
+
+    def tap(self, layer: int, tap: LayerTap) -> None:
+        """:raises ValueError: the model has no such layer, or none that can be found."""
+        layers = _layers(self._body, self._num_layers)
+        if not 0 <= layer < len(layers):
+            raise ValueError(f"there is no layer {layer} here; there are 0 to {len(layers) - 1}")
+
+        def hook(module: nn.Module, given: Any, output: Any) -> Any:
+            if self._step.ctx is None:
+                return None
+            stream = output[0] if isinstance(output, tuple) else output
+            added = tap(stream.squeeze(0), self._step.ctx)
+            if added is None:
+                return None
+            changed = stream + added
+            return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+        layers[layer].register_forward_hook(hook)
 
     @property
     def weight_bytes(self) -> int:
@@ -122,6 +149,14 @@ class TransformersModel:
             self._model.set_attn_implementation(hf_attention.NAME)
         logits: Tensor = output.logits
         return logits[0].float()
+
+
+def _layers(body: nn.Module, count: int) -> nn.ModuleList:
+    """The decoder layers: the one list of so many modules that the body itself has."""
+    found = [m for m in body.children() if isinstance(m, nn.ModuleList) and len(m) == count]
+    if len(found) != 1:
+        raise ValueError(f"{type(body).__name__} has {len(found)} lists of {count} layers; one can be tapped")
+    return found[0]
 
 
 class _StandIn(nn.Module):

@@ -15,7 +15,9 @@ from llmkit.config import CacheConfig, Config, ModelConfig, ParallelConfig, Sche
 from llmkit.config.machine import Memory
 from llmkit.contracts import (
     PLACEHOLDER,
+    Choice,
     ExecutorSpec,
+    ModelHook,
     NewRow,
     RowPlan,
     SamplePlan,
@@ -186,6 +188,80 @@ def test_warming_up_leaves_the_pool_untouched() -> None:
     ready(toy_spec(components=with_entry("attention", make)))
     assert made[0]._views
     assert not any(view.any() for view in made[0]._views)
+
+
+# ---- what plugins do to it ----
+
+
+class Tapped(ToyModel):
+    """A toy that notes its taps."""
+
+    def __init__(self, spec: Any, parts: Any) -> None:
+        super().__init__(spec, parts)
+        self.taps: list[tuple[int, Any]] = []
+
+    def tap(self, layer: int, tap: Any) -> None:
+        if layer > 3:
+            raise ValueError(f"there is no layer {layer} here")
+        self.taps.append((layer, tap))
+
+
+def prepared(*hooks: Any, model: type[ToyModel] = Tapped) -> Any:
+    """The report of a worker whose model these ``prepare_model`` functions were given."""
+    components = with_entry("model", lambda spec, parts, options: model(spec, parts))
+    named = tuple(ModelHook(f"plugin {number}", hook) for number, hook in enumerate(hooks))
+    return Worker(replace(toy_spec(components=components), model_hooks=named)).load(quiet)
+
+
+def test_the_summary_says_who_touched_the_model_and_why() -> None:
+    seen: list[Any] = []
+
+    def touches(draft: Any) -> None:
+        assert draft.model._weights  # they are there
+        draft.tap(2, seen.append, "to see")
+        draft.tap(3, seen.append, "to see more")
+
+    report = prepared(seen.append, touches)
+    assert seen[0].spec.rank == 0
+    assert seen[0].model.taps == [(2, seen.append), (3, seen.append)]
+    assert [c for c in report.choices if c.kind == "prepare_model"] == [
+        Choice("prepare_model", "plugin 1", "layer 2: to see; layer 3: to see more")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hook", "model", "message"),
+    [
+        (lambda draft: draft.refuse("too small"), Tapped, "plugin 'plugin 0' refuses the model: too small"),
+        (lambda draft: draft.tap(4, print, ""), Tapped, "'plugin 0' refuses the model: there is no layer 4"),
+        (lambda draft: draft.tap(0, print, ""), ToyModel, "'plugin 0' refuses .* has no taps"),
+        (lambda draft: 1 / 0, Tapped, "'plugin 0' failed to prepare the model: ZeroDivisionError"),
+    ],
+)
+def test_a_hook_that_refuses_or_fails_ends_the_start(hook: Any, model: Any, message: str) -> None:
+    with pytest.raises(StartupError, match=message):
+        prepared(hook, model=model)
+
+
+def test_methods_of_plugins_are_called_by_name_with_msgpack_values() -> None:
+    components = registry()
+    components.add(
+        [
+            Entry("worker_method", "sum", lambda worker, options: lambda *n: [worker.rank, sum(n)], "mine"),
+            Entry("worker_method", "bad", lambda worker, options: lambda: 1 / 0, "mine"),
+            Entry("worker_method", "odd", lambda worker, options: lambda: object(), "mine"),
+            Entry("worker_method", "size", lambda worker, options: lambda: worker.model.weight_bytes, "mine"),
+        ]
+    )
+    worker = ready(toy_spec(components=components))
+    assert worker.call("sum", (2, 3)) == [0, 5]
+    assert worker.call("size", ()) > 0
+    with pytest.raises(EngineError, match="worker method 'bad' failed: ZeroDivisionError"):
+        worker.call("bad", ())
+    with pytest.raises(EngineError, match="worker method 'odd' failed: TypeError"):
+        worker.call("odd", ())
+    with pytest.raises(EngineError, match="'none'; known: bad, describe, odd, size, sum"):
+        worker.call("none", ())
 
 
 # ---- steps ----
