@@ -86,15 +86,14 @@ class GrammarCompiler:
                 self._held_bytes += len(wanted.source)
                 self._trim()
         if known is not None:
-            return known.result()
+            return _result_of(known)
         try:
             outcome.set_result(self._ask(wanted))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again below
             outcome.set_exception(error)
             if not isinstance(error, _Refused):  # a deadline, a crash: may go well another time
                 self._forget(wanted)
-            raise
-        return outcome.result()
+        return _result_of(outcome)
 
     def close(self) -> None:
         """End the process; idempotent. What is compiled meanwhile is refused."""
@@ -130,6 +129,14 @@ class GrammarCompiler:
         while len(self._known) > MAX_CACHED or self._held_bytes > MAX_CACHED_BYTES:
             oldest, _ = self._known.popitem(last=False)
             self._held_bytes -= len(oldest.source)
+
+
+def _result_of(outcome: Future[CompiledGrammar]) -> CompiledGrammar:
+    """Errors are new ones each time: whoever gets one may put the client's own words in it."""
+    try:
+        return outcome.result()
+    except RequestError as error:
+        raise RequestError(str(error), param=error.param, code=error.code, status=error.status) from None
 
 
 class _Refused(RequestError):

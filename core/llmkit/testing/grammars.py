@@ -42,7 +42,7 @@ WANTED = (
     StructuredOutput("json_object"),
     StructuredOutput(
         "json",
-        '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 3},'
+        '{"type": "object", "properties": {"name": {"type": "string"},'
         ' "n": {"enum": ["é", 12]}}, "required": ["name"], "additionalProperties": false}',
     ),
     StructuredOutput("regex", "(yes|no){1,3}[0-9a-fé]*;"),

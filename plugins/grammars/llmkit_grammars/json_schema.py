@@ -25,7 +25,8 @@ MAX_VALUES = 5_000
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
-_INTEGER_FORMATS = {"int32": 1 << 31, "int64": 1 << 63}
+_INTEGER_FORMATS = {"int32": (1 << 31) - 1, "int64": 10**18 - 1}
+"""The largest, and its negative the least: llguidance counts bounds in doubles and fails at 64 bits."""
 _VAGUE_FORMATS = frozenset({"float", "double", "password", "int32", "int64"})
 """OpenAPI's: true of every value of their type, once the integers' bounds are set."""
 
@@ -149,9 +150,8 @@ def _simplified(node: Schema, where: str) -> Schema:
     """OpenAPI's number formats said in bounds, those that say nothing dropped."""
     form = node.get("format")
     if form in _INTEGER_FORMATS and node.get("type") == "integer":
-        most = _INTEGER_FORMATS[form]
-        node.setdefault("minimum", -most)
-        node.setdefault("maximum", most - 1)
+        node.setdefault("minimum", -_INTEGER_FORMATS[form])
+        node.setdefault("maximum", _INTEGER_FORMATS[form])
     if form in _VAGUE_FORMATS:
         del node["format"]
     elif form is not None and form not in FORMATS:
@@ -319,7 +319,7 @@ _XGRAMMAR_WORDS: Mapping[str, frozenset[str]] = {
     "boolean": frozenset(),
     "integer": frozenset(_BOUNDS),
     "number": frozenset(),
-    "string": frozenset({"minLength", "maxLength"}),
+    "string": frozenset(),  # with a length it lets control characters through
     "array": frozenset({"items", "minItems", "maxItems"}),
     "object": frozenset({"properties", "required", "additionalProperties"}),
 }
