@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmkit.contracts import FinishReason, KVLoad
+from llmkit.contracts import FinishReason, KVLoad, SamplePlan
 from llmkit.engine.layout import form_groups, sequence_blocks
 from llmkit.testing.kv_model import KVModelExecutor, KVModelSpec, generate
 from llmkit_kv_offload.host_memory import HostMemory
@@ -157,10 +157,11 @@ def test_many_mixes_give_each_its_solo_tokens(**mix: Any) -> None:
 PROMPT = list(range(1, 17))
 
 
-def evicting(model: KVModelSpec = MODELS["full"], *, places: int = 64, **fields: Any) -> Offloading:
+def evicting(*, cache_salt: str | None = None, **limits: Any) -> Offloading:
     """One request ran, and others have taken its blocks since."""
-    mix = Offloading(model, places, num_blocks=12, max_num_seqs=1, max_num_batched_tokens=32)
-    mix.engine.add(make_request("first", PROMPT, 4, **fields))
+    limits = {"max_num_seqs": 1} | limits
+    mix = Offloading(MODELS["full"], 64, num_blocks=12, max_num_batched_tokens=32, **limits)
+    mix.engine.add(make_request("first", PROMPT, 4, cache_salt=cache_salt))
     mix.engine.run()
     for number in range(3):
         mix.engine.add(make_request(f"other-{number}", [50 + number] * 20, 4))
@@ -242,3 +243,51 @@ def test_a_preempted_request_finds_its_blocks_in_host_memory() -> None:
     for name, prompt in (("old", [3] * 15), ("young", PROMPT[:14])):
         assert engine.tokens[name] == generate(MODELS["full"], prompt, 17)
     assert mix.directory.loaders == ["young"]
+
+
+def test_what_was_loaded_is_the_pool_s_again_once_its_step_is_done() -> None:
+    mix = evicting()
+    for name in ("again", "once-more"):
+        before = mix.engine.core.stats
+        mix.engine.add(make_request(name, PROMPT, 4))
+        mix.engine.run()
+    after = mix.engine.core.stats
+    assert after.offload_hits == before.offload_hits
+    assert after.prefix_hits - before.prefix_hits == 15
+
+
+def test_nobody_shares_blocks_whose_loading_may_still_fail() -> None:
+    """Two requests start in one step: each loads for itself."""
+    mix = evicting(in_flight=2, max_num_seqs=2)
+    engine, scheduler = mix.engine, mix.engine.scheduler
+    engine.add(make_request("a", PROMPT, 4))
+    scheduler.schedule()
+    leader = scheduler._requests["a"]
+    engine.add(make_request("b", PROMPT, 4))
+    follower = scheduler._requests["b"]
+    assert leader.num_computed == 16
+    assert scheduler.kv.fork(leader, follower) is None
+    hit = scheduler.kv.find_prefix(follower)
+    assert hit.num_loaded > 0
+    loading = {block for table in leader.tables for block in table[leader.num_known_blocks :]}
+    assert not loading & {block for table in hit.tables for block in table}
+
+
+@pytest.mark.parametrize("fate", ["aborted", "preempted"])
+def test_a_failed_load_of_a_request_that_left_meanwhile_is_of_no_account(fate: str) -> None:
+    mix = evicting(in_flight=2, max_num_seqs=2)
+    engine, scheduler = mix.engine, mix.engine.scheduler
+    assert mix.memory.places is not None
+    mix.memory.places[:] ^= 255
+    engine.add(make_request("again", PROMPT, 4))
+    plan = scheduler.schedule()
+    handle = engine.executor.execute(plan)
+    if fate == "aborted":
+        engine.take(engine.core.abort(["again"]))
+    else:
+        scheduler._preempt()
+    result = engine.executor.sample(handle, SamplePlan(plan.step)).result()
+    assert result.failed_loads == ["again"]
+    assert scheduler.update(result) == []
+    engine.run()
+    assert engine.tokens["again"] == (engine.tokens["first"] if fate == "preempted" else [])
