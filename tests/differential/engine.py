@@ -63,6 +63,7 @@ class Engine:
             built = build_engine(watched, opened.model.files, opened.model.info, registry, _no_progress)
         self.core = built.core
         self.events: Counter[str] = Counter()
+        self._block_size = config.cache.block_size
         self._opened = opened
         self._limits = Limits.of(built.ready, opened.front, seed=0)
 
@@ -132,6 +133,7 @@ class Engine:
         stats = self.core.stats
         self.events += self.watch.events
         self.events["preemption"] += stats.preemptions
+        self.events["offload hit"] += stats.offload_hits // self._block_size
         self.events["cache hit"] += sum(client.cached for client in clients)
         self.events["abort in prefill"] += sum(client.left_in_prefill for client in clients)
         self.events["stop string"] += sum(client.cut for client in clients)

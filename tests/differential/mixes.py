@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llmkit.config import CacheConfig, Config, ModelConfig, SchedulerConfig
 from llmkit.fold import FoldedChoice
@@ -89,15 +89,15 @@ def _arrival(rng: random.Random, ask: Ask) -> Arrival:
 def _config(rng: random.Random, groups: int) -> Config:
     seats = rng.choice([3, 8, 24, 24, 24])
     blocks = 1 + groups * (_LONGEST + 1) + rng.choice([0, 0, 0, 5, 60])
-    return Config(
-        model=MODEL,
-        cache=CacheConfig(num_gpu_blocks_override=blocks, enable_prefix_caching=rng.random() < 0.75),
-        scheduler=SchedulerConfig(
-            scheduling_policy=rng.choice(["fcfs", "priority", "fair"]),
-            max_num_seqs=seats,
-            max_num_batched_tokens=max(seats, rng.choice([16, 33, 64, 512])),
-        ),
+    cache = CacheConfig(num_gpu_blocks_override=blocks, enable_prefix_caching=rng.random() < 0.75)
+    scheduler = SchedulerConfig(
+        scheduling_policy=rng.choice(["fcfs", "priority", "fair"]),
+        max_num_seqs=seats,
+        max_num_batched_tokens=max(seats, rng.choice([16, 33, 64, 512])),
     )
+    if cache.enable_prefix_caching and rng.random() < 0.6:
+        cache = replace(cache, kv_connector="offload", kv_offload_bytes=rng.choice([1 << 20, 1 << 23]))
+    return Config(model=MODEL, cache=cache, scheduler=scheduler)
 
 
 # ---- what must not differ ----

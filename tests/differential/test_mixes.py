@@ -12,7 +12,16 @@ from tests.differential.asks import AMONG, DISTINCT
 from tests.differential.engine import Engine, Opened
 from tests.differential.mixes import SOLO, Mix, Model, differences, draw
 
-EVENTS = ("preemption", "copy on write", "cache hit", "chunk", "abort in prefill", "stop string", "left")
+EVENTS = (
+    "preemption",
+    "copy on write",
+    "cache hit",
+    "offload hit",
+    "chunk",
+    "abort in prefill",
+    "stop string",
+    "left",
+)
 EACH = 20
 """How often each has to happen for a run to mean something."""
 
