@@ -285,9 +285,22 @@ def test_a_failed_load_of_a_request_that_left_meanwhile_is_of_no_account(fate: s
     if fate == "aborted":
         engine.take(engine.core.abort(["again"]))
     else:
-        scheduler._preempt()
+        scheduler._preempt_victim()
     result = engine.executor.sample(handle, SamplePlan(plan.step)).result()
     assert result.failed_loads == ["again"]
     assert scheduler.update(result) == []
     engine.run()
     assert engine.tokens["again"] == (engine.tokens["first"] if fate == "preempted" else [])
+
+
+def test_nothing_is_loaded_for_a_request_preempted_in_the_plan_that_started_it() -> None:
+    mix = evicting()
+    kv, engine = mix.engine.scheduler.kv, mix.engine
+    engine.add(make_request("again", PROMPT, 4))
+    request = engine.scheduler._requests["again"]
+    before = kv.pool.num_held
+    kv.start(request, kv.find_prefix(request))
+    kv.release(request)
+    kv.end_plan()
+    assert mix.directory.loaders == []
+    assert kv.pool.num_held == before
