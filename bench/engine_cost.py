@@ -18,6 +18,7 @@ import msgspec
 
 from llmkit.config import CacheConfig, Config, SchedulerConfig
 from llmkit.contracts import AddRequest, SamplingParams
+from llmkit.engine.process import calm_collector
 from llmkit_cli.bench.scheduler_engine import StepCost, build_simulated
 
 CONTEXT = 4096
@@ -51,6 +52,7 @@ def run(rows: int, waiting: int, steps: int, policy: str, profile: bool) -> tupl
         core.add(make_request(number))
     while executor.rows < rows or executor.tokens > rows:
         core.step()
+    calm_collector()  # as the engine process does
     encoder = msgspec.msgpack.Encoder()
     times = []
     profiler = cProfile.Profile()

@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, Command] = {
     "plugins": Command(
         "llmkit_cli.plugins", "plugins", "What is installed, loaded or refused, and why.", False
     ),
-    "bench": Command("llmkit_cli.bench.command", "bench", "Measure a server.", False),
+    "bench": Command("llmkit_cli.bench.command", "bench", "Measure a server or a scheduler.", False),
 }
 
 

@@ -16,13 +16,15 @@ from llmkit.errors import LlmkitError, UsageError
 from llmkit_cli.bench.load import Load, run_load
 from llmkit_cli.bench.prompts import make_prompts
 from llmkit_cli.bench.report import print_report, summarize
+from llmkit_cli.bench.scheduler import bench_scheduler
 
-bench = typer.Typer(help="Measure a server.", no_args_is_help=True)
+bench = typer.Typer(help="Measure a server, or a scheduler without a model.", no_args_is_help=True)
+bench.command("scheduler")(bench_scheduler)
 
 
 @bench.callback()
 def group() -> None:
-    """Measure a server."""
+    """Measure a server, or a scheduler without a model."""
 
 
 @bench.command("serve")

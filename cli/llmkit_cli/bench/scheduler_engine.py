@@ -59,6 +59,8 @@ class SimulatedExecutor:
         """In the last step."""
         self.tokens = 0
         """In the last step."""
+        self.new: list[str] = []
+        """Requests that the last step began or resumed."""
 
     def start(self, progress: Progress) -> WorkerReport:
         return WorkerReport(
@@ -79,6 +81,7 @@ class SimulatedExecutor:
         results = [RowResult(row.request_id, _TOKEN) for row in plan.rows if row.num_logits]
         self.rows = len(plan.rows)
         self.tokens = sum(row.num_tokens for row in plan.rows)
+        self.new = [row.request_id for row in plan.new]
         if plan.rows:
             self.model_s += self._cost.step_s + self._cost.token_s * self.tokens
         self.own_s += time.thread_time() - began

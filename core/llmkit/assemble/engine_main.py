@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -18,7 +17,7 @@ from pathlib import Path
 from llmkit.assemble.engine import build_engine
 from llmkit.assemble.launch import EngineLaunch, read_launch
 from llmkit.assemble.model_hooks import model_hooks
-from llmkit.engine.process import INBOX, OUTBOX, EngineLoop, EngineSockets, failure
+from llmkit.engine.process import INBOX, OUTBOX, EngineLoop, EngineSockets, calm_collector, failure
 from llmkit.errors import EngineError
 from llmkit.messages import StartupStatus
 from llmkit.plugins import load_plugins
@@ -70,9 +69,7 @@ def _serve(launch: EngineLaunch, sockets: EngineSockets) -> int:
         failed = failure(error, during="the engine could not start")
         sockets.send(failed)
         return failed.exit_code
-    # What start-up made stays: the collector need not look at it again and again.
-    gc.collect()
-    gc.freeze()
+    calm_collector()
     sockets.send(built.ready)
     return EngineLoop(built.core, sockets).run()
 
