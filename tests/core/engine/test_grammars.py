@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -227,3 +228,43 @@ def test_what_cannot_be_loaded_ends_its_request_alone() -> None:
     manager.remove("good")
     manager.remove("good")
     assert manager.masks([("good", [])]) == (None, [])
+
+
+class Breaking(Matcher):
+    """Fails from the ``after``-th mask on, or takes long for it."""
+
+    def __init__(self, matcher: Any, after: int, spin_s: float) -> None:
+        super().__init__(matcher)
+        self._left = after
+        self._spin_s = spin_s
+
+    def fill_mask(self, mask: Any) -> None:
+        self._left -= 1
+        if self._left < 0 and not self._spin_s:
+            raise RuntimeError("out of fuel")
+        began_s = time.thread_time()
+        while self._left < 0 and time.thread_time() - began_s < self._spin_s:
+            pass
+        super().fill_mask(mask)
+
+
+@pytest.mark.parametrize(
+    ("spin_s", "words"), [(0.0, "the grammar failed: RuntimeError: out of fuel"), (0.2, "too costly")]
+)
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_grammar_that_breaks_ends_its_request_alone(
+    monkeypatch: pytest.MonkeyPatch, spin_s: float, words: str, after: int
+) -> None:
+    monkeypatch.setattr("llmkit.engine.grammars.MAX_MASK_S", 0.1)
+    monkeypatch.setattr(
+        Compiled, "matcher", lambda self: Breaking(xgrammar.GrammarMatcher(self._compiled), after, spin_s)
+    )
+    if after == 0:
+        with pytest.raises(ValueError, match=words):
+            manager_of(request("a", "[a-z]+"))
+        return
+    manager = manager_of(request("a", "[a-z]+"))
+    drafts, _ = manager.propose("a", [*b"xyz"], 3)
+    assert len(manager.masks([("a", drafts)])[1]) == 1 + len(drafts), "looking ahead raises nothing"
+    with pytest.raises(ValueError, match=words):
+        manager.accept("a", [*b"xyz"])

@@ -105,6 +105,8 @@ def test_equal_grammars_are_compiled_once(compiler: GrammarCompiler, monkeypatch
     wrong = StructuredOutput("choice", "[]")
     assert str(refusal(compiler, wrong)) == str(refusal(compiler, wrong))
     assert len(asked) == 2, "a refusal is remembered, too"
+    refusal(compiler, wrong).param = "a client's own name"
+    refusal(compiler, wrong)  # looks at the param: each has an error of its own
 
 
 def test_what_was_too_costly_may_be_asked_again(compiler: GrammarCompiler) -> None:
