@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
 from llmkit.assemble.engine import build_engine
-from llmkit.assemble.front import prepare_hooks
+from llmkit.assemble.front import prepare_hooks, processor_checks
 from llmkit.assemble.grammars import grammar_compiler
 from llmkit.assemble.model import open_frontend, open_model
 from llmkit.assemble.model_hooks import model_hooks
@@ -39,6 +39,7 @@ from llmkit.frontend.grammars import grammar_spec
 from llmkit.frontend.output import OutputPipeline, params_of_choice
 from llmkit.frontend.prepare import Prepared, Preparer
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated
+from llmkit.messages import CallTarget
 from llmkit.plugins import load_plugins
 from llmkit.types import FinishReason
 
@@ -109,6 +110,7 @@ class LLM:
         self._chat = front.chat
         self._defaults = front.generation_defaults
         self._hooks = prepare_hooks(plugins)
+        self._processors = processor_checks(plugins)
         if config.model.grammar_backend != "auto":
             plugins.registry.get("grammar", config.model.grammar_backend)  # a wrong name ends the start
         built = build_engine(
@@ -186,14 +188,33 @@ class LLM:
         ]
         return self._run(prompts, self._params_for(params, len(prompts)))
 
+    def reset_prefix_cache(self) -> None:
+        """Forget the KV of every earlier prompt."""
+        self._call("engine", "reset_prefix_cache")
+
+    def call_workers(self, method: str, *args: Any) -> list[Any]:
+        """Call a method that a plugin registered for the workers; an answer a rank.
+
+        :raises EngineError: no plugin registered it, or it failed.
+        """
+        answers: list[Any] = self._call("workers", method, *args)
+        return answers
+
+    def _call(self, target: CallTarget, method: str, *args: Any) -> Any:
+        with self._turn:
+            return self._running().call(target, method, *args)
+
+    def _running(self) -> InprocClient:
+        if self._engine is None:
+            raise EngineError("this LLM was closed")
+        return self._engine
+
     # ---- prompts to outputs ----
 
     def _run(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Output]:
         jobs = [self._job(*asked) for asked in zip(prompts, params, strict=True)]
         with self._turn:
-            if self._engine is None:
-                raise EngineError("this LLM was closed")
-            return _Batch(self._engine, jobs).run()
+            return _Batch(self._running(), jobs).run()
 
     def _job(self, prompt_ids: Sequence[int], params: SamplingParams) -> _Job:
         check_prompt(prompt_ids, self._limits.vocab_size)
@@ -212,7 +233,8 @@ class LLM:
     def _prepare(self, prompt_ids: Sequence[int], params: SamplingParams) -> Prepared:
         if not self._hooks and not params.plugin_args:
             return Prepared(params, Attachments())
-        return _wait_for(Preparer(self._hooks).run(prompt_ids, params, RequestContext()))
+        preparer = Preparer(self._hooks, processors=self._processors)
+        return _wait_for(preparer.run(prompt_ids, params, RequestContext()))
 
     def _encode(self, prompt: Prompt) -> Sequence[int]:
         if not isinstance(prompt, str):

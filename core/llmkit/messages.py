@@ -89,11 +89,14 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     timeout_s: float
 
 
+CallTarget = Literal["engine", "workers"]
+
+
 class Call(msgspec.Struct, frozen=True, tag="call"):
     """Run a named method between steps; answered by a :class:`CallAnswer` with the same id."""
 
     call_id: int
-    target: Literal["engine", "workers"]
+    target: CallTarget
     method: str
     args: list[Any] = []
 

@@ -18,7 +18,7 @@ from llmkit.contracts import GrammarSpec, Progress, RequestDraft
 from llmkit.errors import RequestError
 from llmkit.frontend.front import Front, ModelAtHand
 from llmkit.frontend.grammars import GrammarCompiler
-from llmkit.frontend.prepare import PrepareHook
+from llmkit.frontend.prepare import CheckArguments, PrepareHook
 from llmkit.plugins import Plugins
 
 
@@ -48,7 +48,13 @@ def build_front(config: Config, plugins: Plugins) -> Front:
 
     if config.model.grammar_backend != "auto":
         plugins.registry.get("grammar", config.model.grammar_backend)  # a wrong name ends the start
-    return Front(config, find_model, hooks=prepare_hooks(plugins), make_grammars=make_grammars)
+    return Front(
+        config,
+        find_model,
+        hooks=prepare_hooks(plugins),
+        processors=processor_checks(plugins),
+        make_grammars=make_grammars,
+    )
 
 
 def prepare_hooks(plugins: Plugins) -> list[PrepareHook]:
@@ -76,6 +82,12 @@ def _send_checked(name: str, check: Callable[[Any], Any]) -> Callable[[RequestDr
         draft.attach(msgspec.msgpack.encode(checked))
 
     return prepare
+
+
+def processor_checks(plugins: Plugins) -> dict[str, CheckArguments]:
+    """What checks requests' arguments for each logits processor that runs, by the processor's name."""
+    entries = [entry for entry in plugins.registry.entries("processor") if entry.auto]
+    return {plugins.registry.name_of(entry): entry.traits["check"] for entry in entries}
 
 
 def _call_with_draft(implementation: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmkit.config import Config
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.events import Event
-from llmkit.messages import AddRequest, EngineReady, EngineStats, StepOutput
+from llmkit.messages import AddRequest, CallTarget, EngineReady, EngineStats, StepOutput
 from llmkit.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
@@ -41,6 +41,13 @@ class EngineClient(Protocol):
         """Send the request and give its outputs.
 
         :raises EngineDead: the engine is gone.
+        """
+
+    async def call(self, target: CallTarget, method: str, *args: Any) -> Any:
+        """Run a named method between steps; of the workers' the answers are a list, one a rank. ``args``
+        are plain msgpack values.
+
+        :raises EngineError: there is no such method, it failed, or the engine is gone.
         """
 
 
@@ -184,6 +191,19 @@ class Services(Protocol):
     """Sampling fields of the model's generation config that a silent request takes."""
 
     def stats(self) -> EngineStats: ...
+    async def reset_prefix_cache(self) -> bool:
+        """Forget the KV of every request that has ended; True if none runs, which keeps its own.
+
+        :raises EngineError: the engine is gone.
+        """
+
+    async def call_workers(self, method: str, *args: Any) -> list[Any]:
+        """Call a method that a plugin registered for the workers, between steps; an answer a rank. ``args``
+        are plain msgpack values.
+
+        :raises EngineError: no plugin registered it, it failed, or the engine is gone.
+        """
+
     def observe(self, observer: Callable[[RequestRecord], None]) -> None:
         """Have ``observer`` told, from now on, of each request once when it has ended.
 

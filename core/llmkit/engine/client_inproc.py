@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from llmkit.engine.core import EngineCore
-from llmkit.messages import AddRequest, EngineReady, EngineStats, StepOutput
+from llmkit.errors import EngineError
+from llmkit.messages import AddRequest, Call, CallTarget, EngineReady, EngineStats, StepOutput
 
 
 class InprocClient:
@@ -27,6 +29,13 @@ class InprocClient:
     def abort(self, request_ids: Sequence[str]) -> None:
         """Their last outputs come from :meth:`outputs`; may be called while it runs."""
         self._pending += self._core.abort(request_ids)
+
+    def call(self, target: CallTarget, method: str, *args: Any) -> Any:
+        """As ``contracts.EngineClient.call``, at once."""
+        answer = self._core.call(Call(0, target, method, list(args)))
+        if answer.error is not None:
+            raise EngineError(answer.error)
+        return answer.value
 
     def outputs(self) -> Iterator[StepOutput]:
         """Run until nothing is left to do, giving outputs as they come.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import msgspec
 
@@ -12,8 +14,11 @@ from llmkit.contracts.executor import Executor
 from llmkit.contracts.scheduler import Scheduler
 from llmkit.engine.drafts import SpeculativeDrafter
 from llmkit.engine.grammars import GrammarManager
+from llmkit.errors import EngineError
 from llmkit.messages import (
     AddRequest,
+    Call,
+    CallAnswer,
     EngineStats,
     SamplePlan,
     StepOutput,
@@ -25,6 +30,8 @@ from llmkit.types import FinishReason
 
 LOADING_PATIENCE_S = 0.005
 """How long an engine with nothing to do waits for a grammar before it looks for messages again."""
+
+_log = logging.getLogger(__name__)
 
 
 class EngineCore:
@@ -98,6 +105,23 @@ class EngineCore:
         elif not outputs:
             return None
         return StepOutputs(outputs, self.stats)
+
+    def call(self, call: Call) -> CallAnswer:
+        """Run what a front asks for; between steps, and whatever it does, the engine goes on."""
+        try:
+            if call.target == "workers":
+                value: Any = self._executor.call(call.method, *call.args)
+            elif call.method == "reset_prefix_cache" and not call.args:
+                value = self._scheduler.reset_prefix_cache()
+            else:
+                return CallAnswer(call.call_id, error=f"the engine has no method {call.method!r}")
+            msgspec.msgpack.encode(value)
+        except EngineError as error:
+            return CallAnswer(call.call_id, error=str(error))
+        except Exception as error:  # noqa: BLE001 - a plugin's method, quarantined: the caller is told
+            _log.exception("%s of the %s failed", call.method, call.target)
+            return CallAnswer(call.call_id, error=f"{call.method} failed: {type(error).__name__}: {error}")
+        return CallAnswer(call.call_id, value)
 
     def fail(self, message: str) -> list[StepOutput]:
         """Last outputs of every open request after the engine failed."""

@@ -20,6 +20,7 @@ from llmkit.errors import LlmkitError, StartupError, UsageError
 from llmkit.messages import (
     AbortRequests,
     AddRequest,
+    Call,
     Drain,
     EngineFailed,
     FromEngine,
@@ -142,6 +143,8 @@ class EngineLoop:
                 self._emit(self._core.add(message))
             case AbortRequests():
                 self._emit(self._core.abort(message.request_ids))
+            case Call():
+                self._sockets.send(self._core.call(message))
             case Drain():
                 self._drain_until = time.monotonic() + message.timeout_s
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from pathlib import Path
@@ -13,9 +14,12 @@ import zmq
 import zmq.asyncio
 
 from llmkit.contracts import AddRequest, EngineReady, EngineStats, StepOutput
-from llmkit.errors import EngineDead
+from llmkit.errors import EngineDead, EngineError
 from llmkit.messages import (
     AbortRequests,
+    Call,
+    CallAnswer,
+    CallTarget,
     Drain,
     EngineFailed,
     FromEngine,
@@ -52,6 +56,8 @@ class SocketEngineClient:
         self._from_engine = self._bind(zmq.PULL, directory / OUT_SOCKET)
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str, _Stream] = {}
+        self._call_ids = itertools.count()
+        self._calls: dict[int, asyncio.Future[CallAnswer]] = {}
         self.dead: str | None = None
         """Why the engine is gone, once it is."""
         self._receiver = asyncio.create_task(self._receive(), name="engine-outputs")
@@ -72,6 +78,20 @@ class SocketEngineClient:
         self._send(request)
         return stream
 
+    async def call(self, target: CallTarget, method: str, *args: Any) -> Any:
+        """As ``contracts.EngineClient.call``."""
+        self._check_alive()
+        call_id = next(self._call_ids)
+        answered = self._calls[call_id] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(Call(call_id, target, method, list(args)))
+            answer = await answered
+        finally:
+            del self._calls[call_id]
+        if answer.error is not None:
+            raise EngineError(answer.error)
+        return answer.value
+
     def drain(self, timeout_s: float) -> None:
         """Tell the engine that no more requests come; it ends by itself."""
         self._check_alive()
@@ -87,6 +107,9 @@ class SocketEngineClient:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(EngineDead(why))
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(EngineDead(why))
         self.failed.set()
         self.started.set()
 
@@ -134,6 +157,10 @@ class SocketEngineClient:
                 self.stats = message.stats
                 for output in message.outputs:
                     self._route(output)
+            case CallAnswer():
+                call = self._calls.get(message.call_id)
+                if call is not None and not call.done():  # else nobody waits for it any more
+                    call.set_result(message)
             case StartupStatus():
                 self.status = message
             case EngineReady():

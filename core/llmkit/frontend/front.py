@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from llmkit.frontend.client_mp import OUT_SOCKET, SocketEngineClient
 from llmkit.frontend.engine_process import EngineDirectory, EngineProcess, describe_exit, engine_command
 from llmkit.frontend.generate import FrontGenerator
 from llmkit.frontend.grammars import GrammarCompiler, grammar_spec
-from llmkit.frontend.prepare import PrepareHook, Preparer
+from llmkit.frontend.prepare import CheckArguments, PrepareHook, Preparer
 from llmkit.frontend.requests import Limits
 from llmkit.frontend.services import FrontModel, FrontServices, served_model
 from llmkit.frontend.threads import in_daemon_thread
@@ -71,6 +71,7 @@ class Front:
         find_model: FindModel,
         *,
         hooks: Sequence[PrepareHook] = (),
+        processors: Mapping[str, CheckArguments] | None = None,
         make_grammars: MakeGrammars | None = None,
         command: Sequence[str] | None = None,
     ) -> None:
@@ -88,7 +89,7 @@ class Front:
         """Once it was found."""
         self._config = config
         self._find_model = find_model
-        self._preparer = Preparer(hooks)
+        self._preparer = Preparer(hooks, processors=processors)
         self._make_grammars = make_grammars
         self._grammars: GrammarCompiler | None = None
         self._command = list(command) if command is not None else engine_command()
@@ -210,7 +211,7 @@ class Front:
             self._grammars,
         )
         served = served_model(config, model.files.name, model.files.path, ready.max_model_len)
-        self.services.complete(front_model, self._generator, served, lambda: client.stats)
+        self.services.complete(front_model, self._generator, served, client)
         self._state = FrontState("ready", "ready")
 
     async def _until_the_engine_ends(self, client: SocketEngineClient, process: EngineProcess) -> None:

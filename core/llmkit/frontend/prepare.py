@@ -1,8 +1,11 @@
-"""The ``prepare_request`` hooks: what plugins may change in a request before it is checked."""
+"""What plugins may change in a request before it is checked: ``prepare_request`` hooks; and the arguments of
+their logits processors.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +24,8 @@ DEADLINE_S = 5.0
 MAX_ATTACHED_BYTES = 1 << 20
 """Of one plugin to one request."""
 MAX_THREADS = 8
+CheckArguments = Callable[[Any], Any]
+"""A logits processor's ``check``: what its workers get of a request's arguments, or a ValueError."""
 _log = logging.getLogger(__name__)
 
 
@@ -51,16 +56,23 @@ class Preparer:
     when ``MAX_THREADS`` are taken requests are refused. Belongs to one event loop.
     """
 
-    def __init__(self, hooks: Sequence[PrepareHook], deadline_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self,
+        hooks: Sequence[PrepareHook],
+        deadline_s: float = DEADLINE_S,
+        processors: Mapping[str, CheckArguments] | None = None,
+    ) -> None:
+        """``processors``: logits processors by the name that requests ask for them with."""
         self._hooks = tuple(hooks)
+        self._processors = dict(processors or {})
         self._deadline_s = deadline_s
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     async def run(
         self, prompt_ids: Sequence[int], params: SamplingParams, context: RequestContext
     ) -> Prepared:
-        """:raises RequestError: a hook refused the request, failed (500) or was late (500); or the request
-        has arguments for a plugin that has no hook here.
+        """:raises RequestError: a hook or a logits processor refused the request, failed (500) or was late
+        (500); or the request has arguments for a plugin that has neither here.
         """
         self._check_addressees(params.plugin_args)
         keys: list[tuple[str, bytes]] = []
@@ -69,7 +81,7 @@ class Preparer:
             if hook.only_with_args and hook.plugin not in params.plugin_args:
                 continue
             draft = _Draft(hook.plugin, prompt_ids, params, context)
-            await self._call(hook, draft)
+            await self._call(hook.plugin, functools.partial(hook.function, draft))
             params = draft.params
             keys += draft.keys
             if draft.data is not None:
@@ -78,10 +90,19 @@ class Preparer:
                     _log.error("%s", message)
                     raise RequestError(message, code="plugin_failed", status=500)
                 data[hook.plugin] = draft.data
+        for name in [name for name in self._processors if name in params.plugin_args]:
+            if name in data:
+                raise RequestError(
+                    f"plugin {name!r} attached data under the name of a logits processor, whose arguments are"
+                    " its data",
+                    code="plugin_failed",
+                    status=500,
+                )
+            data[name] = await self._checked(name, params.plugin_args[name])
         return Prepared(params, Attachments(tuple(keys), data))
 
     def _check_addressees(self, plugin_args: Any) -> None:
-        known = {hook.plugin for hook in self._hooks}
+        known = {hook.plugin for hook in self._hooks} | self._processors.keys()
         for name in plugin_args if isinstance(plugin_args, Mapping) else ():
             if name not in known:
                 raise RequestError(
@@ -91,23 +112,35 @@ class Preparer:
                     code="invalid_value",
                 )
 
-    async def _call(self, hook: PrepareHook, draft: _Draft) -> None:
+    async def _checked(self, processor: str, arguments: Any) -> bytes:
+        check = self._processors[processor]
+
+        def checked() -> bytes:
+            try:
+                wanted = check(arguments)
+            except ValueError as error:
+                raise RequestError(
+                    f"plugin_args[{processor!r}]: {error}", param="plugin_args", code="invalid_value"
+                ) from error
+            return _Draft.bounded("its arguments", msgspec.msgpack.encode(wanted))
+
+        data: bytes = await self._call(processor, checked)
+        return data
+
+    async def _call(self, plugin: str, function: Callable[[], Any]) -> Any:
         try:
             async with asyncio.timeout(self._deadline_s):
                 await self._threads.acquire()
-                result = await in_daemon_thread(
-                    lambda: hook.function(draft), f"prepare-{hook.plugin}", on_end=self._threads.release
-                )
-                if inspect.isawaitable(result):
-                    await result
+                result = await in_daemon_thread(function, f"prepare-{plugin}", on_end=self._threads.release)
+                return await result if inspect.isawaitable(result) else result
         except RequestError:
             raise
         except TimeoutError as error:
-            message = f"plugin {hook.plugin!r} did not prepare the request within {self._deadline_s:g} s"
+            message = f"plugin {plugin!r} did not prepare the request within {self._deadline_s:g} s"
             _log.error("%s", message)
             raise RequestError(message, code="plugin_failed", status=500) from error
         except Exception as error:
-            message = f"plugin {hook.plugin!r} failed to prepare the request: {type(error).__name__}: {error}"
+            message = f"plugin {plugin!r} failed to prepare the request: {type(error).__name__}: {error}"
             _log.exception("%s", message)
             raise RequestError(message, code="plugin_failed", status=500) from error
 
@@ -138,10 +171,10 @@ class _Draft(RequestDraft):
         self.params = msgspec.structs.replace(self.params, **{field: value})
 
     def attach(self, data: bytes) -> None:
-        self.data = self._bounded("attach", data)
+        self.data = self.bounded("attach", data)
 
     def cache_key(self, key: bytes) -> None:
-        self.keys.append((self._plugin, self._bounded("cache_key", key)))
+        self.keys.append((self._plugin, self.bounded("cache_key", key)))
 
     def refuse(self, message: str, *, status: int = 400) -> NoReturn:
         if not 400 <= status <= 499:
@@ -149,7 +182,8 @@ class _Draft(RequestDraft):
         raise RequestError(message, code="refused_by_plugin", status=status)
 
     @staticmethod
-    def _bounded(method: str, data: bytes) -> bytes:
+    def bounded(method: str, data: bytes) -> bytes:
+        """:raises TypeError, ValueError: a plugin's fault."""
         if not isinstance(data, bytes):
             raise TypeError(f"{method} takes bytes, not {type(data).__name__}")
         if len(data) > MAX_ATTACHED_BYTES:

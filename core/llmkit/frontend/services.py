@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmkit.config import Config
-from llmkit.contracts import ChatRenderer, EngineStats, Generator, RequestRecord, ServedModel, Tokenizer
+from llmkit.contracts import (
+    ChatRenderer,
+    EngineClient,
+    EngineStats,
+    Generator,
+    RequestRecord,
+    ServedModel,
+    Tokenizer,
+)
 from llmkit.errors import EngineError
 from llmkit.frontend.observers import Observers
 
@@ -41,14 +49,14 @@ class FrontServices:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.observers = Observers()
-        self._stats: Callable[[], EngineStats] = EngineStats
+        self._client: EngineClient | None = None
 
     def complete(
         self,
         front_model: FrontModel,
         generator: Generator,
         served: ServedModel,
-        stats: Callable[[], EngineStats],
+        client: EngineClient,
     ) -> None:
         """The engine is ready."""
         self.tokenizer = front_model.tokenizer
@@ -56,11 +64,20 @@ class FrontServices:
         self.generation_defaults = front_model.generation_defaults
         self.generator = generator
         self.model = served
-        self._stats = stats
+        self._client = client
 
     def stats(self) -> EngineStats:
         """The latest; zeros before the first step."""
-        return self._stats()
+        return EngineStats() if self._client is None else self._client.stats
+
+    async def reset_prefix_cache(self) -> bool:
+        """As ``contracts.Services.reset_prefix_cache``."""
+        return bool(await self._engine().call("engine", "reset_prefix_cache"))
+
+    async def call_workers(self, method: str, *args: Any) -> list[Any]:
+        """As ``contracts.Services.call_workers``."""
+        answers: list[Any] = await self._engine().call("workers", method, *args)
+        return answers
 
     def observe(self, observer: Callable[[RequestRecord], None]) -> None:
         """As ``contracts.Services.observe``."""
@@ -69,6 +86,11 @@ class FrontServices:
     def observe_refusals(self, observer: Callable[[int], None]) -> None:
         """As ``contracts.Services.observe_refusals``."""
         self.observers.add_of_refusals(observer)
+
+    def _engine(self) -> EngineClient:
+        if self._client is None:
+            raise EngineError("the engine is not ready: it takes no calls yet")
+        return self._client
 
     def __getattr__(self, name: str) -> Any:
         # Only reached for what is not set: names of the class before the engine is ready.

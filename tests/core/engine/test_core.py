@@ -114,3 +114,37 @@ def test_several_steps_may_be_in_flight() -> None:
             tokens[output.request_id] += output.token_ids
     assert tokens == {"a": [*b"012"], "b": [*b"012"]}
     assert executor.most == 2
+
+
+def test_calls_are_answered_and_hurt_nobody() -> None:
+    core = make_core()
+    client = InprocClient(core, READY)
+    client.add(make_request("a", b"hello world", 3))
+    outputs = client.outputs()
+    next(outputs)
+    assert client.call("engine", "reset_prefix_cache") is False  # a request runs
+    for target, method in (("engine", "shutdown"), ("engine", "__init__"), ("workers", "nothing")):
+        with pytest.raises(EngineError, match=method):
+            client.call(target, method)
+    with pytest.raises(EngineError, match="no method"):
+        client.call("engine", "reset_prefix_cache", 1)
+    assert len(list(outputs)) == 2
+    assert client.call("engine", "reset_prefix_cache") is True
+    hit = client.stats.prefix_hits
+    client.add(make_request("b", b"hello world", 1))
+    assert [output.cached_tokens for output in client.outputs()] == [0]
+    assert client.stats.prefix_hits == hit
+
+
+def test_a_worker_method_that_fails_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(ScriptedExecutor):
+        def call(self, method: str, *args: object) -> list[object]:
+            if method == "raise":
+                raise KeyError("oops")
+            return [object()]
+
+    client = InprocClient(EngineCore(make_scheduler(), Odd(Script())), READY)
+    with pytest.raises(EngineError, match="KeyError"):
+        client.call("workers", "raise")
+    with pytest.raises(EngineError, match="TypeError"):  # no plain value: it could not be sent
+        client.call("workers", "answer")

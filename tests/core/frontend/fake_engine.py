@@ -19,6 +19,8 @@ import zmq
 from llmkit.messages import (
     AbortRequests,
     AddRequest,
+    Call,
+    CallAnswer,
     Drain,
     EngineFailed,
     EngineReady,
@@ -87,6 +89,12 @@ def serve(inbox: zmq.Socket, send, outbox: zmq.Socket) -> None:
                     gone = [name for name in ids if running.pop(name, None)]
                     outputs = [StepOutput(name, finish=FinishReason.ABORT) for name in gone]
                     send(StepOutputs(outputs, EngineStats(running=len(running), steps=steps)))
+                case Call(call_id=call_id, method="echo", target=target, args=args):
+                    send(CallAnswer(call_id, [target, *args]))
+                case Call(call_id=call_id, method="die"):
+                    return
+                case Call(call_id=call_id):
+                    send(CallAnswer(call_id, error="no such method"))
                 case Drain():
                     draining = True
         outputs = []

@@ -207,6 +207,20 @@ async def test_closing_while_a_reader_waits_ends_the_reader():
             assert await reader == []
 
 
+async def test_calls_are_answered_each_with_its_own():
+    async with running() as front:
+        services = front.services
+        answers = await asyncio.gather(*(services.call_workers("echo", at, "x") for at in range(5)))
+        assert answers == [["workers", at, "x"] for at in range(5)]
+        with pytest.raises(EngineError, match="no such method"):
+            await services.reset_prefix_cache()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(services.call_workers("echo"), 0)
+        assert await services.call_workers("echo") == ["workers"]
+        with pytest.raises(EngineDead):
+            await services.call_workers("die")
+
+
 async def test_a_stop_string_aborts_in_the_engine_and_ends_the_text():
     async with running() as front:
         params = SamplingParams(max_tokens=100, stop=("cd",))

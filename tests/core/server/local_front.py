@@ -103,6 +103,7 @@ class ScriptedEngine:
         )
         self.script: Callable[[AddRequest], Script] = lambda request: Script()
         self.requests: list[AddRequest] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.running: set[str] = set()
         self.aborted: list[str] = []
         self.generated = 0
@@ -123,6 +124,10 @@ class ScriptedEngine:
         self.requests.append(request)
         self.running.add(request.request_id)
         return _Outputs(self, request)
+
+    async def call(self, target: str, method: str, *args: Any) -> Any:
+        self.calls.append((target, method, *args))
+        return [] if target == "workers" else None
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
@@ -259,7 +264,7 @@ class LocalFront:
             FrontModel(tokenizer, chat, self.defaults),
             generator,
             served_model(self.config, "tiny", "/models/tiny", MAX_MODEL_LEN),
-            lambda: self.engine.stats,
+            self.engine,
         )
 
     def says(self, *pieces: str | bytes | Sequence[int], **options: Any) -> None:
