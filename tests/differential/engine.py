@@ -39,6 +39,7 @@ class Opened:
     def __init__(self, directory: Path) -> None:
         config = Config(model=ModelConfig(model=str(directory)))
         plugins = load_plugins(config.plugins)
+        self.directory = directory
         self.model = open_model(config, plugins.registry, _no_progress)
         self.front = open_frontend(config, self.model, plugins.registry)
         self.grammars = grammar_compiler(
@@ -63,7 +64,6 @@ class Engine:
             built = build_engine(watched, opened.model.files, opened.model.info, registry, _no_progress)
         self.core = built.core
         self.events: Counter[str] = Counter()
-        self._block_size = config.cache.block_size
         self._opened = opened
         self._limits = Limits.of(built.ready, opened.front, seed=0)
 
@@ -121,7 +121,9 @@ class Engine:
             while coming and (coming[0].arrival.step <= step or not self.core.has_work):
                 client = coming.pop(0)
                 add(client, client.begin())
+            loaded = self.core.stats.offload_hits
             outputs = self.core.step()
+            self.events["offload hit"] += self.core.stats.offload_hits > loaded
             for output in outputs.outputs if outputs else ():
                 client = owners[output.request_id]
                 add(client, client.take(output, step))
@@ -133,7 +135,9 @@ class Engine:
         stats = self.core.stats
         self.events += self.watch.events
         self.events["preemption"] += stats.preemptions
-        self.events["offload hit"] += stats.offload_hits // self._block_size
+        self.events["refused draft"] += stats.draft_tokens - stats.accepted_tokens
+        self.events["accepted draft"] += stats.accepted_tokens
+        self.events["forced token"] += stats.forced_tokens
         self.events["cache hit"] += sum(client.cached for client in clients)
         self.events["abort in prefill"] += sum(client.left_in_prefill for client in clients)
         self.events["stop string"] += sum(client.cut for client in clients)

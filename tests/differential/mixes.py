@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from llmkit.config import CacheConfig, Config, ModelConfig, SchedulerConfig
+from llmkit.config import CacheConfig, Config, ModelConfig, SchedulerConfig, SpeculationConfig
 from llmkit.fold import FoldedChoice
 from tests.differential.asks import AMONG, Ask, Solo, catalogue
 from tests.differential.clients import Arrival, Outcome
@@ -72,7 +73,7 @@ def draw(seed: int, model: Model) -> Mix:
     arrivals = [_arrival(rng, rng.choice(asks)) for _ in range(REQUESTS - CROWD)]
     growing = [ask for ask in asks if ask.free and len(ask.prompt) < AMONG]
     arrivals += [Arrival(rng.randrange(12), rng.choice(growing or asks)) for _ in range(CROWD)]
-    return Mix(seed, model.kind, _config(rng, _GROUPS[model.kind]), arrivals)
+    return Mix(seed, model.kind, _config(rng, _GROUPS[model.kind], model.opened.directory), arrivals)
 
 
 def _arrival(rng: random.Random, ask: Ask) -> Arrival:
@@ -86,18 +87,40 @@ def _arrival(rng: random.Random, ask: Ask) -> Arrival:
     )
 
 
-def _config(rng: random.Random, groups: int) -> Config:
+def _config(rng: random.Random, groups: int, directory: Path) -> Config:
     seats = rng.choice([3, 8, 24, 24, 24])
     blocks = 1 + groups * (_LONGEST + 1) + rng.choice([0, 0, 0, 5, 60])
-    cache = CacheConfig(num_gpu_blocks_override=blocks, enable_prefix_caching=rng.random() < 0.75)
-    scheduler = SchedulerConfig(
-        scheduling_policy=rng.choice(["fcfs", "priority", "fair"]),
-        max_num_seqs=seats,
-        max_num_batched_tokens=max(seats, rng.choice([16, 33, 64, 512])),
+    caching = rng.random() < 0.8
+    return Config(
+        model=MODEL,
+        cache=CacheConfig(
+            num_gpu_blocks_override=blocks,
+            enable_prefix_caching=caching,
+            kv_connector="offload" if caching and rng.random() < 0.85 else None,
+            kv_offload_bytes=rng.choice([1 << 20, 1 << 23]),
+        ),
+        speculation=_speculation(rng, directory),
+        scheduler=SchedulerConfig(
+            scheduling_policy=rng.choice(["fcfs", "priority", "fair"]),
+            max_num_seqs=seats,
+            max_num_batched_tokens=max(seats, rng.choice([16, 33, 64, 512])),
+        ),
     )
-    if cache.enable_prefix_caching and rng.random() < 0.6:
-        cache = replace(cache, kv_connector="offload", kv_offload_bytes=rng.choice([1 << 20, 1 << 23]))
-    return Config(model=MODEL, cache=cache, scheduler=scheduler)
+
+
+def _speculation(rng: random.Random, directory: Path) -> SpeculationConfig:
+    """Guesses that are seldom right, and those of the model itself, which often are."""
+    match rng.randrange(4):
+        case 0 | 1:
+            return SpeculationConfig(
+                speculator="ngram", num_speculative_tokens=rng.choice([1, 4, 7]), prompt_lookup_min=1
+            )
+        case 2:
+            return SpeculationConfig(
+                speculator="draft", num_speculative_tokens=rng.choice([1, 3]), draft_model=str(directory)
+            )
+        case _:
+            return SpeculationConfig()
 
 
 # ---- what must not differ ----

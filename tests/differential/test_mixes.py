@@ -16,11 +16,14 @@ EVENTS = (
     "preemption",
     "copy on write",
     "cache hit",
-    "offload hit",
     "chunk",
     "abort in prefill",
+    "offload hit",
     "stop string",
     "left",
+    "accepted draft",
+    "refused draft",
+    "forced token",
 )
 EACH = 20
 """How often each has to happen for a run to mean something."""

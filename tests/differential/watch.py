@@ -21,7 +21,8 @@ class Watch:
         return _Watched(self, spec.components.create("executor", self._name, spec))
 
     def see(self, plan: StepPlan) -> None:
-        self.events["copy on write"] += len(plan.copies)
+        groups = max((len(row.new_blocks) for row in plan.rows), default=1)
+        self.events["copy on write"] += len(plan.copies) // groups
         self.in_prefill.difference_update(plan.gone)
         for row in plan.rows:
             if row.num_logits:
