@@ -110,6 +110,7 @@ def run(models: Path, **settings: Any) -> Ran:
 SPECULATED = {
     "ngram": {"speculator": "ngram", "prompt_lookup_min": 1},
     "draft": {"speculator": "draft"},
+    "ngram-async": {"speculator": "ngram", "prompt_lookup_min": 1, "async_scheduling": True},
     "draft-scarce": {"speculator": "draft", "num_gpu_blocks_override": 16, "max_num_seqs": 6},
 }
 
