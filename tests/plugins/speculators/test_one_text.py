@@ -49,6 +49,7 @@ ASKED: dict[str, SamplingParams] = {
         allowed_token_ids=FEW,
         logprobs=1,
     ),
+    "never-twice": SamplingParams(seed=19, frequency_penalty=2.0, allowed_token_ids=tuple(range(97, 103))),
     "stopped": SamplingParams(
         seed=11, stop=("ab", "ba"), allowed_token_ids=FEW[:3], include_stop_str_in_output=True
     ),
@@ -111,7 +112,7 @@ SPECULATED = {
     "ngram": {"speculator": "ngram", "prompt_lookup_min": 1},
     "draft": {"speculator": "draft"},
     "ngram-async": {"speculator": "ngram", "prompt_lookup_min": 1, "async_scheduling": True},
-    "draft-scarce": {"speculator": "draft", "num_gpu_blocks_override": 16, "max_num_seqs": 6},
+    "draft-scarce": {"speculator": "draft", "num_gpu_blocks_override": 11, "max_num_seqs": 6},
 }
 
 
