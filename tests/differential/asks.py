@@ -13,6 +13,7 @@ import msgspec
 
 from llmkit.contracts import BeamSearch, SamplingParams, StructuredOutput
 from llmkit.testing.bytes_tokenizer import EOS_ID
+from tests.differential import processor
 from tests.differential.clients import Outcome
 from tests.differential.model import VOCAB_SIZE
 
@@ -122,6 +123,7 @@ OTHERS: dict[str, Callable[[random.Random], Params]] = {
     "few tokens": _few_tokens,
     "allowed": lambda rng: {"allowed_token_ids": tuple(rng.sample(range(VOCAB_SIZE), 6)), "temperature": 0.9},
     "score": lambda rng: {"max_tokens": 0, "prompt_logprobs": 2, "n": 1},
+    "processed": lambda rng: {"plugin_args": {processor.NAME: rng.choice([2.5, 9.0])}, "temperature": 0.9},
     "json": lambda rng: {"structured": StructuredOutput(kind="json", source=rng.choice(SCHEMAS))},
     "pattern": lambda rng: {"structured": StructuredOutput(kind="regex", source=rng.choice(PATTERNS))},
     "choice": lambda rng: {"structured": StructuredOutput(kind="choice", source=rng.choice(CHOICES))},

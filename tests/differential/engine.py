@@ -22,6 +22,7 @@ from llmkit.frontend.grammars import grammar_spec
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests
 from llmkit.plugins import load_plugins
 from llmkit.registry import Entry
+from tests.differential import processor
 from tests.differential.clients import Arrival, BeamClient, Client, Outcome
 from tests.differential.model import VOCAB_SIZE
 from tests.differential.watch import Watch
@@ -58,7 +59,7 @@ class Engine:
     def __init__(self, config: Config, opened: Opened) -> None:
         registry = load_plugins(config.plugins).registry
         self.watch = Watch("uniproc")
-        registry.add([Entry("executor", "watch", self.watch.make, "test")])
+        registry.add([Entry("executor", "watch", self.watch.make, "test"), processor.entry()])
         watched = replace(config, parallel=replace(config.parallel, executor="watch"))
         with one_core():
             built = build_engine(watched, opened.model.files, opened.model.info, registry, _no_progress)
@@ -96,7 +97,8 @@ class Engine:
         if ask.params.structured is not None:
             grammar = self._opened.grammars.compile_now(ask.params.structured)
         words = bad_word_ids(front.tokenizer, ask.params.bad_words, self._limits.vocab_size)
-        attachments = Attachments(bad_words=words, grammar=grammar)
+        data = processor.data(ask.params.plugin_args)
+        attachments = Attachments(plugin_data=data, bad_words=words, grammar=grammar)
         context = RequestContext(cache_salt=ask.cache_salt, priority=arrival.priority, caller=arrival.caller)
         return make_requests(ask.prompt, ask.params, context, self._limits, attachments)
 
