@@ -62,7 +62,7 @@ def test_a_marked_text_is_recognised_and_its_neighbours_are_not_touched(llm: LLM
 
 @pytest.mark.parametrize("arguments", [{"delta": 0}, {"delta": "much"}, {"gamma": 0.5}, [1]])
 def test_wrong_arguments_are_refused_in_words(llm: LLM, arguments: Any) -> None:
-    with pytest.raises(RequestError, match=r"plugin_args\.watermark: .*delta"):
+    with pytest.raises(RequestError, match=r"plugin_args\['watermark'\]: .*delta"):
         llm.generate("x", params(0, watermark=arguments))
 
 

@@ -8,14 +8,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from llmkit.assemble.grammars import grammar_compiler
 from llmkit.assemble.launch import EngineLaunch, write_launch
 from llmkit.assemble.model import open_frontend, open_model
 from llmkit.config import Config
 from llmkit.contracts import GrammarSpec, Progress, RequestDraft
-from llmkit.errors import RequestError
 from llmkit.frontend.front import Front, ModelAtHand
 from llmkit.frontend.grammars import GrammarCompiler
 from llmkit.frontend.prepare import CheckArguments, PrepareHook
@@ -58,30 +55,11 @@ def build_front(config: Config, plugins: Plugins) -> Front:
 
 
 def prepare_hooks(plugins: Plugins) -> list[PrepareHook]:
-    """The ``prepare_request`` implementations that run, in order; then the checks of logits processors."""
-    hooks = [
+    """The ``prepare_request`` implementations that run, in order."""
+    return [
         PrepareHook(implementation.plugin, _call_with_draft(implementation))
         for implementation in plugins.implementations("prepare_request")
     ]
-    for name in plugins.registry.usable("processor", None):
-        check = plugins.registry.get("processor", name).traits["check"]
-        hooks.append(PrepareHook(name, _send_checked(name, check), only_with_args=True))
-    return hooks
-
-
-def _send_checked(name: str, check: Callable[[Any], Any]) -> Callable[[RequestDraft], None]:
-    """Give the workers the arguments of a logits processor as its ``check`` returns them."""
-
-    def prepare(draft: RequestDraft) -> None:
-        try:
-            checked = check(draft.params.plugin_args[name])
-        except ValueError as error:
-            raise RequestError(
-                f"plugin_args.{name}: {error}", param="plugin_args", code="invalid_value"
-            ) from error
-        draft.attach(msgspec.msgpack.encode(checked))
-
-    return prepare
 
 
 def processor_checks(plugins: Plugins) -> dict[str, CheckArguments]:

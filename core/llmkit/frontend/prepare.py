@@ -36,8 +36,6 @@ class PrepareHook:
     plugin: str
     function: Callable[[RequestDraft], Any]
     """May return an awaitable."""
-    only_with_args: bool = False
-    """Called only for requests whose ``plugin_args`` have something for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +76,11 @@ class Preparer:
         keys: list[tuple[str, bytes]] = []
         data: dict[str, bytes] = {}
         for hook in self._hooks:
-            if hook.only_with_args and hook.plugin not in params.plugin_args:
-                continue
             draft = _Draft(hook.plugin, prompt_ids, params, context)
             await self._call(hook.plugin, functools.partial(hook.function, draft))
             params = draft.params
             keys += draft.keys
             if draft.data is not None:
-                if hook.plugin in data:
-                    message = f"plugin {hook.plugin!r} attaches data under the name of a logits processor"
-                    _log.error("%s", message)
-                    raise RequestError(message, code="plugin_failed", status=500)
                 data[hook.plugin] = draft.data
         for name in [name for name in self._processors if name in params.plugin_args]:
             if name in data:

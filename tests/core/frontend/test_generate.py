@@ -206,22 +206,6 @@ async def test_what_a_hook_sets_is_checked_like_a_clients():
     assert caught.value.param == "top_p"
 
 
-async def test_a_hook_for_requests_with_arguments_sees_no_others():
-    def attach(draft):
-        draft.attach(repr(draft.plugin_args).encode())
-
-    (request,) = await submitted(SamplingParams(), ("marks", attach, True))
-    assert request.plugin_data == {}
-    (request,) = await submitted(SamplingParams(plugin_args={"marks": {"a": 1}}), ("marks", attach, True))
-    assert request.plugin_data == {"marks": b"{'a': 1}"}
-
-
-async def test_two_parts_of_a_plugin_cannot_send_data_under_one_name():
-    hooks = [("marks", lambda draft: draft.attach(b"x"), only) for only in (False, True)]
-    with pytest.raises(RequestError, match="'marks' attaches data under the name of a logits processor"):
-        await submitted(SamplingParams(plugin_args={"marks": {}}), *hooks)
-
-
 async def test_a_hook_may_refuse():
     with pytest.raises(RequestError, match="not today") as caught:
         await submitted(None, ("a", lambda draft: draft.refuse("not today", status=403)))
