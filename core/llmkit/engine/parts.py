@@ -101,7 +101,7 @@ def book(
         return None
     reason, stop_token = end or (None, None)
     return StepOutput(
-        request.source.request_id,
+        request.request_id,
         tokens if taken == len(tokens) else tokens[:taken],
         result.logprobs[:taken] if result is not None and result.logprobs is not None else None,
         reason,
@@ -151,7 +151,7 @@ def _row(part: Part, new: list[NewRow]) -> RowPlan:
     if not told:
         new.append(_new_row(request))
     return RowPlan(
-        request.source.request_id,
+        request.request_id,
         part.start,
         part.num_tokens,
         part.num_logits,

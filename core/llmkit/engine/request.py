@@ -49,21 +49,27 @@ class Request:
     num_known_blocks: int = 0
     """Full blocks offered to the prefix cache since it last started."""
     prompt_logprobs_from: int = 1
-    """First prompt position whose logprobs have not been passed on, where it asks for them."""
+    """First prompt position whose logprobs have not been passed on; the prompt's end if it asks for none."""
     may_draft: bool = False
     """Whether it is worth asking for drafts."""
+    # What every step asks of it is kept here: its source lies elsewhere in memory.
+    request_id: str = field(init=False)
+    num_prompt_tokens: int = field(init=False)
+    max_tokens: int = field(init=False)
     all_ends: frozenset[int] = field(init=False)
     """``end_ids``, of which every token is asked for."""
     least: int = field(init=False)
     """Tokens that it has before an end token counts."""
 
     def __post_init__(self) -> None:
+        source = self.source
+        self.request_id = source.request_id
+        self.num_prompt_tokens = len(source.prompt_ids)
+        self.max_tokens = source.max_tokens
         self.all_ends = frozenset(self.end_ids)
-        self.least = len(self.source.prompt_ids) + self.source.params.min_tokens
-
-    @property
-    def request_id(self) -> str:
-        return self.source.request_id
+        self.least = self.num_prompt_tokens + source.params.min_tokens
+        if source.params.prompt_logprobs is None:
+            self.prompt_logprobs_from = self.num_prompt_tokens
 
     @property
     def priority(self) -> int:
@@ -78,16 +84,8 @@ class Request:
         return self.source.caller
 
     @property
-    def max_tokens(self) -> int:
-        return self.source.max_tokens
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.source.prompt_ids)
-
-    @property
     def num_output_tokens(self) -> int:
-        return len(self.tokens) - len(self.source.prompt_ids)
+        return len(self.tokens) - self.num_prompt_tokens
 
     @property
     def num_computed_tokens(self) -> int:
@@ -106,8 +104,7 @@ class Request:
     @property
     def wants_prompt_logprobs(self) -> bool:
         """Some are still due: its prompt must be computed from there on, whatever the cache has."""
-        wanted = self.source.params.prompt_logprobs is not None
-        return wanted and self.prompt_logprobs_from < len(self.source.prompt_ids)
+        return self.prompt_logprobs_from < self.num_prompt_tokens
 
     @property
     def eos_ids(self) -> tuple[int, ...]:

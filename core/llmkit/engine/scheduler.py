@@ -124,7 +124,7 @@ class ContinuousScheduler:
         for part in parts:
             if part.epoch != part.request.epoch:
                 continue  # it ended or was preempted meanwhile
-            output = book(part, samples.get(part.request.source.request_id), self._totals, self._accept)
+            output = book(part, samples.get(part.request.request_id), self._totals, self._accept)
             if output is None or output.error is None:  # what failed is not offered to the prefix cache
                 self.kv.publish(part.request)
             if output is not None:
