@@ -20,7 +20,7 @@ from llmkit.engine.layout import KVBudget, PlannedLayout, check_context, plan_la
 from llmkit.engine.prefix import cache_root
 from llmkit.engine.scheduler import CONTINUOUS, ContinuousScheduler
 from llmkit.errors import StartupError, UsageError
-from llmkit.messages import Choice, EngineReady, WorkerReport
+from llmkit.messages import Choice, EngineReady
 from llmkit.registry import CORE, Entry, Registry
 
 
@@ -54,8 +54,13 @@ def build_engine(
     executor: Executor = components.create("executor", choice.name, spec)
     with ExitStack() as undo:
         undo.callback(executor.shutdown, 0)
+        if config.scheduler.async_scheduling and executor.max_concurrent_batches < 2:
+            raise UsageError(f"--async-scheduling: executor {choice.name!r} takes one step at a time")
         report = executor.start(progress)
-        _check_executor(config, choice.name, executor, report)
+        if config.model.deterministic and not report.row_invariant:
+            raise StartupError(
+                f"--deterministic: executor {choice.name!r} reports a part whose results depend on batching"
+            )
         planned = plan_layout(
             KVBudget(report.layers, report.kv_bytes, report.kv_why),
             config.cache,
@@ -87,7 +92,7 @@ def build_engine(
         scheduler: Scheduler = components.create("scheduler", scheduler_choice.name, scheduler_spec)
         undo.pop_all()
     return BuiltEngine(
-        EngineCore(scheduler, executor, grammars, drafter),
+        EngineCore(scheduler, executor, grammars, drafter, overlapped=config.scheduler.async_scheduling),
         EngineReady(
             max_model_len=planned.max_model_len,
             vocab_size=report.vocab_size,
@@ -106,16 +111,6 @@ def build_engine(
             notes=(*planned.notes, *speculation.notes),
         ),
     )
-
-
-def _check_executor(config: Config, name: str, executor: Executor, report: WorkerReport) -> None:
-    """:raises StartupError: it cannot do what a flag asks for."""
-    if config.model.deterministic and not report.row_invariant:
-        raise StartupError(
-            f"--deterministic: executor {name!r} reports a part whose results depend on batching"
-        )
-    if config.scheduler.async_scheduling and executor.max_concurrent_batches < 2:
-        raise StartupError(f"--async-scheduling: executor {name!r} takes one step at a time")
 
 
 def _build_draft(

@@ -1,11 +1,9 @@
-"""The engine's loop body: plan, launch, sample, book."""
+"""The engine: requests in, outputs out, over a loop that drives scheduler and executor."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -14,6 +12,7 @@ from llmkit.contracts.executor import Executor
 from llmkit.contracts.scheduler import Scheduler
 from llmkit.engine.drafts import SpeculativeDrafter
 from llmkit.engine.grammars import GrammarManager
+from llmkit.engine.loops import Loop, OverlappedLoop, PlainLoop
 from llmkit.errors import EngineError
 from llmkit.messages import (
     AddRequest,
@@ -24,7 +23,6 @@ from llmkit.messages import (
     StepOutput,
     StepOutputs,
     StepPlan,
-    StepResult,
 )
 from llmkit.types import FinishReason
 
@@ -35,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class EngineCore:
-    """Drives one scheduler and one executor; owns the steps in flight. Used by one thread."""
+    """Owns one scheduler, one executor and the loop between them. Used by one thread."""
 
     def __init__(
         self,
@@ -43,20 +41,25 @@ class EngineCore:
         executor: Executor,
         grammars: GrammarManager | None = None,
         drafter: SpeculativeDrafter | None = None,
+        *,
+        overlapped: bool = False,
     ) -> None:
         """``grammars``, whose ``accept`` the scheduler calls, and its ``drafter`` close with the engine."""
         self._scheduler = scheduler
         self._executor = executor
         self._grammars = grammars
         self._drafter = drafter
-        self._in_flight: deque[Future[StepResult]] = deque()
+        loop = OverlappedLoop if overlapped else PlainLoop
+        self._loop: Loop = loop(scheduler, executor, self._sample_plan)
+        self._settled: list[StepOutput] = []
+        """Outputs of steps that a call waited for."""
         self._open: set[str] = set()
         self._loading: dict[str, AddRequest] = {}
         """Requests whose grammar is not there yet; the scheduler does not know them."""
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._in_flight) or bool(self._loading)
+        return self._scheduler.has_work or self._loop.busy or bool(self._loading or self._settled)
 
     @property
     def stats(self) -> EngineStats:
@@ -89,25 +92,24 @@ class EngineCore:
         return self.abort(sorted(self._open))
 
     def step(self) -> StepOutputs | None:
-        """Fill the executor with steps, then wait for the oldest; None when there is nothing to do.
+        """One turn of the loop; None when there is nothing to do.
 
         :raises EngineError: the step failed; the engine is of no use afterwards.
         """
-        outputs = self._queue_loaded() if self._loading else []
-        while len(self._in_flight) < self._executor.max_concurrent_batches and self._scheduler.has_work:
-            plan = self._scheduler.schedule()
-            handle = self._executor.execute(plan)
-            self._in_flight.append(self._executor.sample(handle, self._sample_plan(plan)))
-            if not plan.rows:
-                break
-        if self._in_flight:
-            outputs += self._book(self._scheduler.update(self._in_flight.popleft().result()))
-        elif not outputs:
+        outputs, self._settled = self._settled, []
+        if self._loading:
+            outputs += self._queue_loaded()
+        stepped = self._loop.turn()
+        if stepped is None and not outputs:
             return None
-        return StepOutputs(outputs, self.stats)
+        return StepOutputs(outputs + self._book(stepped or []), self.stats)
 
     def call(self, call: Call) -> CallAnswer:
-        """Run what a front asks for; between steps, and whatever it does, the engine goes on."""
+        """Run what a front asks for, once no step is in flight; whatever it does, the engine goes on.
+
+        :raises EngineError: a step that it waited for failed.
+        """
+        self._settled += self._book(self._loop.settle())
         try:
             if call.target == "workers":
                 value: Any = self._executor.call(call.method, *call.args)
@@ -155,7 +157,7 @@ class EngineCore:
         Waits a moment where there is nothing else to do.
         """
         assert self._grammars is not None, "grammars are loading"
-        if not self._in_flight and not self._scheduler.has_work:
+        if not self._loop.busy and not self._scheduler.has_work:
             self._grammars.wait(LOADING_PATIENCE_S)
         outputs: list[StepOutput] = []
         for name, request in list(self._loading.items()):

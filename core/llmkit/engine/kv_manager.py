@@ -257,7 +257,7 @@ class KVManager:
         return -(-(num_tokens - request.num_slots) // self._block_size)
 
     def _ahead(self, request: Request) -> int:
-        tokens = min(len(request.tokens) + self._block_size, request.limit)
+        tokens = min(request.num_known + self._block_size, request.limit)
         return sequence_blocks(self._groups, tokens, self._chunk)
 
     def _first_needed(self, num_computed: int, window: int | None) -> int:

@@ -9,7 +9,7 @@ from llmkit.engine.kv_manager import PrefixHit
 from llmkit.engine.request import Request
 from llmkit.errors import EngineError
 from llmkit.events import PositionLogprobs
-from llmkit.messages import EngineStats, NewRow, RowPlan, RowResult, StepOutput
+from llmkit.messages import PLACEHOLDER, EngineStats, NewRow, RowPlan, RowResult, StepOutput
 from llmkit.types import FinishReason
 
 
@@ -147,16 +147,25 @@ def _num_tokens(part: Part) -> int:
 
 def _row(part: Part, new: list[NewRow]) -> RowPlan:
     request = part.request
-    told, request.num_told = request.num_told, len(request.tokens)
-    if not told:
+    tokens, told = request.tokens, request.num_told
+    # What it computes beyond its tokens and drafts is being sampled.
+    known = max(len(tokens), part.start + part.num_tokens - len(part.drafts))
+    request.num_told = known
+    if told:
+        untold = tokens[told:]
+        if known > len(tokens):
+            untold += [PLACEHOLDER] * (known - max(told, len(tokens)))
+        added = part.new_blocks
+    else:
         new.append(_new_row(request))
+        untold, added = [], [[] for _ in part.new_blocks]
     return RowPlan(
         request.request_id,
         part.start,
         part.num_tokens,
         part.num_logits,
-        request.tokens[told:] if told else [],
-        part.new_blocks if told else [[] for _ in part.new_blocks],
+        untold,
+        added,
         part.drafts,
     )
 

@@ -26,6 +26,8 @@ class Request:
     """Root of its prefix-cache keys."""
     tokens: list[int]
     """Prompt, then all output so far."""
+    num_known: int = field(init=False)
+    """``tokens``, and those that steps in flight sample and the next step can name without knowing them."""
     num_computed: int = 0
     """Tokens whose KV is there once every planned step has run."""
     num_done: int = 0
@@ -52,6 +54,10 @@ class Request:
     """First prompt position whose logprobs have not been passed on; the prompt's end if it asks for none."""
     may_draft: bool = False
     """Whether it is worth asking for drafts."""
+    draft_misses: int = 0
+    """How often in a row there were none."""
+    draft_pause: int = 0
+    """Steps that it goes on before it waits for a result to be asked for drafts again."""
     # What every step asks of it is kept here: its source lies elsewhere in memory.
     request_id: str = field(init=False)
     num_prompt_tokens: int = field(init=False)
@@ -66,6 +72,7 @@ class Request:
         self.request_id = source.request_id
         self.num_prompt_tokens = len(source.prompt_ids)
         self.max_tokens = source.max_tokens
+        self.num_known = len(self.tokens)
         self.all_ends = frozenset(self.end_ids)
         self.least = self.num_prompt_tokens + source.params.min_tokens
         if source.params.prompt_logprobs is None:
@@ -93,8 +100,13 @@ class Request:
 
     @property
     def remaining(self) -> int:
-        """Known tokens that no planned step computes: 1 in decode, 0 while its sample is awaited."""
-        return len(self.tokens) - self.num_computed
+        """Known tokens that no planned step computes: 1 in decode, 0 or less while samples are awaited."""
+        return self.num_known - self.num_computed
+
+    @property
+    def num_awaited(self) -> int:
+        """Known tokens that are still being sampled."""
+        return self.num_known - len(self.tokens)
 
     @property
     def room(self) -> int:
@@ -120,6 +132,8 @@ class Request:
         for taken, token in enumerate(tokens, 1):
             if (end := self._append(token)) is not None:
                 return taken, end
+        if len(self.tokens) > self.num_known:
+            self.num_known = len(self.tokens)
         return len(tokens), None
 
     def drop(self, count: int) -> None:

@@ -8,11 +8,11 @@ When blocks run out, the policy's victim gives up all it holds and is computed a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llmkit.contracts.scheduler import Drafts, SchedulerSpec
-from llmkit.contracts.speculator import DraftRequest
+from llmkit.engine.drafting import NO_DRAFTS, Drafting, waive
 from llmkit.engine.kv_manager import KVManager, PrefixHit
 from llmkit.engine.parts import Part, Totals, book, end_with, plan_rows
 from llmkit.engine.prefix import request_root
@@ -22,7 +22,6 @@ from llmkit.errors import EngineError
 from llmkit.messages import AddRequest, EngineStats, StepOutput, StepPlan, StepResult
 from llmkit.types import FinishReason
 
-NO_DRAFTS = Drafts([], 0)
 CONTINUOUS = "continuous"
 """Its name for ``--scheduler``."""
 
@@ -32,7 +31,7 @@ class ContinuousScheduler:
 
     def __init__(self, spec: SchedulerSpec, options: Any = None) -> None:
         self._policy = spec.policy
-        self._drafter = spec.drafter
+        self._drafting = Drafting(spec.drafter) if spec.drafter is not None else None
         self._accept = spec.accept
         self._budget = spec.scheduler.max_num_batched_tokens
         # Every running request gets at least a token a step, so nobody who runs can starve.
@@ -46,6 +45,7 @@ class ContinuousScheduler:
             caching=spec.cache.enable_prefix_caching,
             directory=spec.directory,
         )
+        self._overlapped = spec.scheduler.async_scheduling
         self._connected = spec.directory is not None
         self._requests: dict[str, Request] = {}
         self._waiting = WaitingQueue()
@@ -81,7 +81,7 @@ class ContinuousScheduler:
             limit=min(num_prompt + request.max_tokens, self._max_model_len),
             root=request_root(self._root, request),
             tokens=list(request.prompt_ids),
-            may_draft=self._drafter is not None and self._drafter.serves(request),
+            may_draft=self._drafting is not None and self._drafting.serves(request),
         )
         self._num_added += 1
         self._requests[request.request_id] = entry
@@ -178,7 +178,12 @@ class ContinuousScheduler:
     def _take_decodes(self) -> list[Part]:
         """The next token of each, and the drafts that find room without taking anybody's."""
         decodes, spare_blocks = self._secure_decodes()
-        drafts = self._draft(decodes, spare_blocks) if self._drafter is not None else {}
+        drafts: Mapping[Request, Drafts] = {}
+        if self._drafting is not None:
+            budget = self._budget - len(decodes)
+            if self._waiting or len(decodes) < len(self._running):
+                budget //= 2  # the rest is for prompts
+            drafts = self._drafting.take(decodes, self.kv, budget, spare_blocks)
         return [self._take(request, 1, drafts.get(request, NO_DRAFTS)) for request in decodes]
 
     def _secure_decodes(self) -> tuple[list[Request], int]:
@@ -186,37 +191,16 @@ class ContinuousScheduler:
         blocks left then."""
         while True:
             running = self._running.values()
-            decodes = [request for request in running if len(request.tokens) - request.num_computed == 1]
+            decodes = [request for request in running if request.num_known - request.num_computed == 1]
+            if self._overlapped:
+                # A step names what the one before it samples, and no later one.
+                decodes = [request for request in decodes if request.num_awaited < 2]
             # Most have a place in the block they fill.
-            growing = [request for request in decodes if len(request.tokens) > request.num_slots]
-            needed = sum(self.kv.missing(request, len(request.tokens)) for request in growing)
+            growing = [request for request in decodes if request.num_known > request.num_slots]
+            needed = sum(self.kv.missing(request, request.num_known) for request in growing)
             if needed <= self.kv.pool.num_free:
                 return decodes, self.kv.pool.num_free - needed
             self._preempt_victim()
-
-    def _draft(self, decodes: list[Request], spare_blocks: int) -> dict[Request, Drafts]:
-        """What the drafter proposes, cut to the blocks and to a budget that leaves prompts half."""
-        assert self._drafter is not None
-        asked = [request for request in decodes if request.may_draft and request.room > 1]
-        budget = self._budget - len(decodes)
-        if self._waiting or len(decodes) < len(self._running):
-            budget //= 2
-        if not asked or budget < 1:
-            return {}
-        taken: dict[Request, Drafts] = {}
-        for request, drafts in zip(
-            asked, self._drafter.propose(list(map(_draft_request, asked))), strict=True
-        ):
-            known = len(request.tokens)
-            own = self.kv.missing(request, known)
-            count = min(len(drafts.tokens), request.room - 1, budget)
-            while count > 0 and self.kv.missing(request, known + count) - own > spare_blocks:
-                count -= 1
-            if count > 0:
-                budget -= count
-                spare_blocks -= self.kv.missing(request, known + count) - own
-                taken[request] = Drafts(drafts.tokens[:count], min(drafts.num_forced, count))
-        return taken
 
     def _admit(self) -> list[tuple[int, int]]:
         """Start waiting requests, in the policy's order, as long as seats and blocks are left.
@@ -268,7 +252,11 @@ class ContinuousScheduler:
         ``alone``: nothing else is in the step, so if no piece finds a place somebody is preempted.
         """
         while True:
-            prefills = [request for request in self._running.values() if request.remaining > 0]
+            prefills = [
+                request
+                for request in self._running.values()
+                if request.remaining > 0 and not request.num_awaited
+            ]
             parts: list[Part] = []
             for request, share in self._share(prefills, budget):
                 count = self.kv.fitting(request, share)
@@ -303,10 +291,21 @@ class ContinuousScheduler:
         end = start + count + len(drafts.tokens)
         added = self.kv.grow(request, end)
         request.num_computed = end
-        num_logits = max(0, end - len(request.tokens) + 1) if request.max_tokens else 0
+        num_logits = 0
+        if start + count == request.num_known and request.max_tokens:
+            num_logits = 1 + len(drafts.tokens)
+            if self._overlapped and num_logits == 1:
+                self._name_sample(request)
         return Part(
             request, request.epoch, start, end - start, num_logits, added, drafts.tokens, drafts.num_forced
         )
+
+    def _name_sample(self, request: Request) -> None:
+        """Let the next step go on from what this one samples, unless it ends there or drafts may come."""
+        if request.may_draft and not waive(request):
+            return
+        if request.num_known + 1 < request.limit:
+            request.num_known += 1
 
     # ---- what becomes of requests ----
 
@@ -354,22 +353,9 @@ class ContinuousScheduler:
         del self._running[request.request_id]
         self.kv.release(request)
         request.epoch += 1
+        request.num_known = len(request.tokens)
         if request.num_told:
             request.num_told = 0
             self._gone.append(request.request_id)
-        if request.may_draft and self._drafter is not None:
-            self._drafter.forget([request.request_id])
-
-
-def _draft_request(request: Request) -> DraftRequest:
-    source = request.source
-    return DraftRequest(
-        request_id=source.request_id,
-        token_ids=request.tokens,
-        num_prompt=len(source.prompt_ids),
-        most=request.room - 1,
-        params=source.params,
-        seed=source.seed,
-        choice=source.choice,
-        scope=request.root,
-    )
+        if request.may_draft and self._drafting is not None:
+            self._drafting.forget(request)

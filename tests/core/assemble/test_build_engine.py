@@ -72,6 +72,12 @@ def test_an_engine_is_built_and_says_what_was_chosen() -> None:
         ),
         pytest.param({"model": ModelConfig(max_model_len=300)}, UsageError, "256", id="beyond-the-model"),
         pytest.param(
+            {"scheduler": SchedulerConfig(async_scheduling=True)},
+            UsageError,
+            "--async-scheduling: executor 'scripted' takes one step at a time",
+            id="async-scheduling",
+        ),
+        pytest.param(
             {"cache": CacheConfig(num_gpu_blocks_override=4)}, OutOfMemory, "needs 256", id="memory"
         ),
     ],

@@ -88,12 +88,17 @@ def make_scheduler(
     drafter: Drafter | None = None,
     accept: Any = None,
     directory: KVDirectory | None = None,
+    overlapped: bool = False,
 ) -> ContinuousScheduler:
     """``num_blocks`` counts the null block."""
     cache = CacheConfig(
         block_size=layers[0].block_size, num_gpu_blocks_override=num_blocks, enable_prefix_caching=caching
     )
-    scheduler = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+    scheduler = SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        async_scheduling=overlapped,
+    )
     planned = plan_layout(
         KVBudget(layers, 0, "none"), cache, scheduler, model_len=None, max_model_len=max_model_len
     )
@@ -130,7 +135,9 @@ class Engine:
         self.executor = KVModelExecutor(self.model)
         self.executor.max_concurrent_batches = in_flight
         self.executor.allocate(self.scheduler.kv.layout, lambda phase, fraction: None)
-        self.core = EngineCore(self.scheduler, self.executor, grammars)
+        self.core = EngineCore(
+            self.scheduler, self.executor, grammars, overlapped=limits.get("overlapped", False)
+        )
         self.tokens: dict[str, list[int]] = {}
         self.prompt_logprobs: dict[str, list[PositionLogprobs]] = {}
         self.last: dict[str, StepOutput] = {}

@@ -87,8 +87,9 @@ def alone(prompt: Sequence[int], places: Sequence[Sequence[int]] = FORM) -> list
     return generate(MODEL, prompt, len(places), allowed=lambda output: set(places[len(output)]))
 
 
-def test_an_answer_keeps_to_its_grammar_and_ends_with_it() -> None:
-    engine = make_engine()
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_an_answer_keeps_to_its_grammar_and_ends_with_it(overlapped: bool) -> None:
+    engine = make_engine(overlapped=overlapped)
     engine.add(asking("a", [5, 6]), make_request("free", [5, 6], 20), asking("b", [4]))
     engine.run()
     assert engine.tokens == {"a": alone([5, 6]), "free": generate(MODEL, [5, 6], 20), "b": alone([4])}
@@ -105,8 +106,9 @@ def test_forced_tokens_come_in_one_step() -> None:
     assert engine.steps <= 5
 
 
-def test_preemption_and_choices_change_no_constrained_answer() -> None:
-    engine = make_engine(num_blocks=26, max_num_batched_tokens=9, max_model_len=40)
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_preemption_and_choices_change_no_constrained_answer(overlapped: bool) -> None:
+    engine = make_engine(num_blocks=26, max_num_batched_tokens=9, max_model_len=40, overlapped=overlapped)
     long = [[n, n + 1, n + 2] if n % 3 else [n] for n in range(20)]
     prompts = [[n % 7, *range(10)] for n in range(6)]
     for number, prompt in enumerate(prompts):
@@ -122,8 +124,9 @@ def test_preemption_and_choices_change_no_constrained_answer() -> None:
     assert engine.core.stats.blocks_held == 0
 
 
-def test_only_what_follows_the_reasoning_is_constrained() -> None:
-    engine = make_engine()
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_only_what_follows_the_reasoning_is_constrained(overlapped: bool) -> None:
+    engine = make_engine(overlapped=overlapped)
     prompt = [5, 6, 7]
     free = generate(MODEL, prompt, 6)
     engine.add(asking("a", prompt, after=(free[3],)))

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
-from llmkit.contracts import EngineReady, FinishReason, SamplePlan, StepPlan, StepResult
+from llmkit.contracts import (
+    PLACEHOLDER,
+    EngineReady,
+    FinishReason,
+    SamplePlan,
+    StepOutput,
+    StepPlan,
+    StepResult,
+)
 from llmkit.engine.client_inproc import InprocClient
 from llmkit.engine.core import EngineCore
 from llmkit.errors import EngineError
+from llmkit.messages import Call, CallAnswer
 from llmkit.testing.scripted import Rule, Script, ScriptedExecutor
 
-from .harness import make_request, make_scheduler
+from .harness import Engine, make_request, make_scheduler
 
 
 def make_core(*rules: Rule) -> EngineCore:
@@ -148,3 +158,53 @@ def test_a_worker_method_that_fails_is_an_answer(caplog: pytest.LogCaptureFixtur
         client.call("workers", "raise")
     with pytest.raises(EngineError, match="TypeError"):  # no plain value: it could not be sent
         client.call("workers", "answer")
+
+
+def test_a_plan_follows_while_a_step_runs() -> None:
+    """Step N + 1 is launched before the result of step N is asked for, and names what that samples."""
+    log: list[str] = []
+    engine = Engine(overlapped=True)
+    execute, update = engine.executor.execute, engine.scheduler.update
+
+    def logged_execute(plan: StepPlan) -> Any:
+        named = any(PLACEHOLDER in row.token_ids for row in plan.rows)
+        log.append(f"launch {plan.step}{' on a placeholder' if named else ''}")
+        return execute(plan)
+
+    def logged_update(result: StepResult) -> list[StepOutput]:
+        log.append(f"book {result.step}")
+        return update(result)
+
+    engine.executor.execute = logged_execute  # type: ignore[method-assign]
+    engine.scheduler.update = logged_update  # type: ignore[method-assign]
+    engine.add(make_request("a", [1, 2, 3], 4))
+    engine.run()
+    assert log[:-2] == [
+        "launch 1",
+        "launch 2 on a placeholder",
+        "book 1",
+        "launch 3 on a placeholder",
+        "book 2",
+        "launch 4 on a placeholder",
+        "book 3",
+        "book 4",
+    ]
+    assert log[-2:] == ["launch 5", "book 5"], "the workers are told that it is gone"
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_the_prefix_cache_is_reset_between_steps(overlapped: bool) -> None:
+    engine = Engine(overlapped=overlapped)
+    prompt = list(range(16))
+    engine.add(make_request("first", prompt, 1))
+    engine.run()
+    engine.add(make_request("second", prompt, 12))
+    engine.step()
+    assert engine.core.call(Call(1, "engine", "reset_prefix_cache")) == CallAnswer(1, False)
+    engine.run()
+    assert engine.last["second"].cached_tokens == 15
+    assert len(engine.tokens["second"]) == 12, "what a call waited for is not lost"
+    assert engine.core.call(Call(2, "engine", "reset_prefix_cache")) == CallAnswer(2, True)
+    engine.add(make_request("third", prompt, 1))
+    engine.run()
+    assert engine.last["third"].cached_tokens == 0

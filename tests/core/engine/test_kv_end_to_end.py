@@ -46,6 +46,7 @@ def prompts(seed: int, count: int = 6) -> list[list[int]]:
         pytest.param(AMPLE | {"max_num_seqs": 1}, id="alone"),
         pytest.param(AMPLE | {"in_flight": 2}, id="two-steps-in-flight"),
         pytest.param(AMPLE | {"caching": False}, id="no-cache"),
+        pytest.param(AMPLE | {"overlapped": True}, id="overlapped"),
     ],
 )
 def test_tokens_equal_the_model_without_a_cache(model: KVModelSpec, limits: dict[str, Any]) -> None:
@@ -136,7 +137,15 @@ def mixes(max_examples: int) -> Any:
 
 
 def check_mix(
-    seed: int, spare: int, budget: int, seats: int, in_flight: int, name: str, *, drafts: bool
+    seed: int,
+    spare: int,
+    budget: int,
+    seats: int,
+    in_flight: int,
+    name: str,
+    *,
+    drafts: bool = False,
+    overlapped: bool = False,
 ) -> Engine:
     """Random arrivals, aborts and ends over a small pool: every survivor's tokens are its solo run's."""
     source = random.Random(seed)
@@ -150,6 +159,7 @@ def check_mix(
         in_flight=in_flight,
         max_model_len=32,
         drafter=Foresight(model) if drafts else None,
+        overlapped=overlapped,
     )
     expected: dict[str, list[int]] = {}
     for number in range(12):
@@ -181,7 +191,8 @@ def check_mix(
 def test_the_mixes_do_what_they_are_for() -> None:
     """Preemption, copies and hits happen often enough for the random mixes to mean something."""
     engines = [
-        check_mix(seed, 0, 8, 6, 1 + seed % 2, "alternating", drafts=seed % 3 == 0) for seed in range(30)
+        check_mix(seed, 0, 8, 6, 1 + seed % 2, "alternating", drafts=seed % 3 == 0, overlapped=seed % 2 > 0)
+        for seed in range(30)
     ]
     assert sum(engine.core.stats.preemptions for engine in engines) >= 10
     assert sum(engine.core.stats.copied_blocks for engine in engines) >= 20
@@ -200,6 +211,7 @@ MIX = {
     "in_flight": st.integers(1, 3),
     "name": st.sampled_from(sorted(MODELS)),
     "drafts": st.booleans(),
+    "overlapped": st.booleans(),
 }
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from llmkit.contracts import (
+    PLACEHOLDER,
     AddRequest,
     DraftRequest,
     Drafts,
@@ -71,9 +72,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     scheduler: ContinuousScheduler
 
     @initialize(
-        spare=st.integers(0, 6), budget=st.integers(1, 12), seats=st.integers(2, 5), caching=st.booleans()
+        spare=st.integers(0, 6),
+        budget=st.integers(1, 12),
+        seats=st.integers(2, 5),
+        caching=st.booleans(),
+        overlapped=st.booleans(),
     )
-    def start(self, spare: int, budget: int, seats: int, caching: bool) -> None:
+    def start(self, spare: int, budget: int, seats: int, caching: bool, overlapped: bool) -> None:
         self.policy = ToldVictim()
         self.drafter = ToldDrafter()
         self.budget, self.seats, self.caching = budget, seats, caching
@@ -87,6 +92,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             caching=caching,
             policy=self.policy,
             drafter=self.drafter,
+            overlapped=overlapped,
         )
         self.count = 0
         self.open: set[str] = set()
@@ -173,6 +179,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         tables = {request: [list(table) for table in request.tables] for request in running}
         self.take(self.scheduler.update(StepResult(plan.step, rows)))
         self.remember(tables)
+        for name, known in self.known.items():
+            if name in self.open:
+                tokens = self.scheduler._requests[name].tokens[: len(known)]
+                known[: len(tokens)] = tokens
 
     @staticmethod
     def sample(row: RowPlan, tokens: list[int]) -> list[int]:
@@ -256,12 +266,26 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(self.known) <= self.seats
         written: set[int] = set()
         for row in plan.rows:
-            self.known[row.request_id] += row.token_ids
+            known = self.known[row.request_id]
+            known += row.token_ids
             request = self.scheduler._requests[row.request_id]
-            assert self.known[row.request_id] == request.tokens
+            assert known == request.tokens + [PLACEHOLDER] * (len(known) - len(request.tokens))
+            awaited = [
+                planned
+                for plan in self.plans
+                for planned in plan.rows
+                if planned.request_id in self.known
+                and planned.request_id == row.request_id
+                and planned.num_logits
+            ]
+            if PLACEHOLDER in row.token_ids:
+                event("named what is being sampled")
+                assert row.token_ids.count(PLACEHOLDER) == 1
+                assert len(known) == len(request.tokens) + len(awaited)
+                assert not any(planned.drafts for planned in awaited)
             end = row.start + row.num_tokens - len(row.drafts)
-            assert row.num_logits == (1 + len(row.drafts) if end == len(request.tokens) else 0)
-            assert not row.drafts or end == len(request.tokens)
+            assert row.num_logits == (1 + len(row.drafts) if end == len(known) else 0)
+            assert not row.drafts or end == len(known) == len(request.tokens)
             assert end + len(row.drafts) < request.limit
             for group in range(len(LAYERS)):
                 blocks = self.written_blocks(row.start, row.num_tokens, request.tables[group])
@@ -308,7 +332,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def check_start(self, request: Request, hit: PrefixHit) -> None:
         leader = self.scheduler._running.get(request.source.leader or "")
-        if leader is not None and not request.num_output_tokens and leader.num_done >= len(request.tokens):
+        if (
+            leader is not None
+            and not request.num_output_tokens
+            and leader.num_done >= len(request.tokens) - 1
+        ):
             event("forked" if hit.num_tokens == len(request.tokens) - 1 else "could not be forked")
             pairs = zip(hit.tables, leader.tables, strict=True)
             if all(
