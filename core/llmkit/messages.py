@@ -268,7 +268,8 @@ class StepPlan(msgspec.Struct, frozen=True):
     gone: list[str] = []
     """Finished, aborted or preempted since the last plan."""
     copies: list[tuple[int, int]] = []
-    """(source, destination) block ids, copied in every slot before the forward."""
+    """(source, destination) block ids, copied in every slot before the forward, as if all at once: no
+    destination is a source or comes twice."""
     transfers: bytes = b""
     """For the worker's side of the KV connector, which alone knows what they mean."""
 

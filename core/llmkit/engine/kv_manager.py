@@ -83,7 +83,7 @@ class KVManager:
     def outstanding(self, request: Request) -> int:
         """Blocks it may still take until its known tokens and one block more are computed."""
         if not self._sliding:  # asked of every running request: the same, in fewer steps
-            tokens = min(len(request.tokens) + self._block_size, request.limit)
+            tokens = min(request.num_known + self._block_size, request.limit)
             more = -(-(tokens - request.num_slots) // self._block_size)
             return more * len(self._groups) if more > 0 else 0
         return max(0, self._ahead(request) - self.num_held(request))
@@ -124,11 +124,12 @@ class KVManager:
         """What a waiting request may take from a running one with the same prompt: all of it that is done.
 
         Full blocks are shared, cached or not; a partly filled one is copied. None while the leader has
-        not computed the prompt, once it is preempted, and where its window has passed what is needed.
+        not computed the prompt, once it is preempted, until a step of its own shows that what it copies
+        or loads is there, and where its window has passed what is needed.
         """
         assert leader.root == request.root, "a request may not read the KV of another salt or plugin key"
         num_tokens = min(leader.num_prompt_tokens, len(request.tokens) - 1)
-        if not leader.tables or leader.num_done < num_tokens:
+        if leader.num_done < num_tokens or leader.num_done == leader.num_taken:
             return None
         length = -(-num_tokens // self._block_size)
         tables = []
@@ -151,7 +152,7 @@ class KVManager:
         """Give it the blocks of its hit; returns the (source, destination) copies to make first."""
         request.tables = [list(table) for table in hit.tables]
         request.freed = [table.count(NULL_BLOCK) for table in hit.tables]
-        request.num_computed = request.num_done = hit.num_tokens
+        request.num_computed = request.num_done = request.num_taken = hit.num_tokens
         request.num_known_blocks = hit.num_tokens // self._block_size
         request.num_slots = len(hit.tables[0]) * self._block_size if hit.tables else 0
         for table in request.tables:
@@ -219,7 +220,8 @@ class KVManager:
         for blocks in zip(*(reversed(table) for table in request.tables), strict=True):
             self.pool.release(blocks)
         request.tables, request.freed = [], []
-        request.num_computed = request.num_done = request.num_known_blocks = request.num_slots = 0
+        request.num_computed = request.num_done = request.num_taken = 0
+        request.num_known_blocks = request.num_slots = 0
         self._transfers.drop(request.request_id)
 
     def reset(self) -> bool:

@@ -44,6 +44,8 @@ class Request:
     """Block ids of each group; empty while it waits. Changed by the KV manager alone."""
     freed: list[int] = field(default_factory=list)
     """How many blocks at the front of each table a sliding group has given back."""
+    num_taken: int = 0
+    """Tokens whose KV it was given when it last started."""
     num_slots: int = 0
     """Tokens for which its blocks have places. Changed by the KV manager alone."""
     block_keys: list[bytes] = field(default_factory=list)

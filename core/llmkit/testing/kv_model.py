@@ -134,10 +134,7 @@ class KVModelExecutor:
             if self.mover is None:
                 raise EngineError("the plan has transfers, and there is no connector")
             self._failed[plan.step] = list(self.mover.apply(plan.transfers))
-        for source, destination in plan.copies:
-            self.copies += 1
-            for slot in self.slots:
-                slot[destination] = slot[source]
+        self._copy(plan.copies)
         for new in plan.new:
             if new.request_id in self._rows:
                 raise EngineError(f"{new.request_id!r} is new but was never gone")
@@ -178,6 +175,15 @@ class KVModelExecutor:
 
     def shutdown(self, timeout_s: float) -> None:
         self._rows.clear()
+
+    def _copy(self, copies: Sequence[tuple[int, int]]) -> None:
+        destinations = {destination for _, destination in copies}
+        if len(destinations) < len(copies) or not destinations.isdisjoint(s for s, _ in copies):
+            raise EngineError(f"what these copies give depends on their order: {copies}")
+        self.copies += len(copies)
+        for slot in self.slots:
+            for source, destination in copies:
+                slot[destination] = slot[source]
 
     def _take(self, rows: Sequence[RowPlan]) -> None:
         written: set[tuple[int, int]] = set()

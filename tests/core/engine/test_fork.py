@@ -184,6 +184,19 @@ def test_results_that_may_still_fail_are_not_shared() -> None:
     assert sequences.kv.fork(leader, sibling) is None
 
 
+def test_what_a_leader_is_still_to_copy_is_not_shared() -> None:
+    """A plan's copies happen at once: a copy of a copy would be of what was there before."""
+    sequences = Sequences(LAYERS["full"])
+    first, leader, sibling = (sequences.request(order, list(range(BLOCK * 2))) for order in range(3))
+    sequences.start_cold(first)
+    sequences.compute(first, BLOCK * 2)
+    hit = sequences.kv.find_prefix(leader)
+    assert hit.copy
+    sequences.kv.start(leader, hit)
+    sibling.tokens.pop()
+    assert sequences.kv.fork(leader, sibling) is None
+
+
 def test_another_salt_shares_nothing() -> None:
     sequences = Sequences(LAYERS["full"])
     leader: Any = sequences.request(0, list(range(10)))
