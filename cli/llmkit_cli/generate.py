@@ -28,7 +28,7 @@ TopP = Annotated[float | None, typer.Option(min=0.0, max=1.0)]
 Seed = Annotated[int | None, typer.Option("--sample-seed", help="same seed, same answer")]
 
 
-@configurable("model", "cache", "scheduler", "parallel", "plugins")
+@configurable("model", "cache", "scheduler", "speculation", "parallel", "plugins")
 def chat(
     loaded: sources.Loaded,
     model: MODEL = None,
@@ -44,7 +44,7 @@ def chat(
     asyncio.run(_chat(loaded, prompt, system, given))
 
 
-@configurable("model", "cache", "scheduler", "parallel", "plugins")
+@configurable("model", "cache", "scheduler", "speculation", "parallel", "plugins")
 def complete(
     loaded: sources.Loaded,
     model: MODEL = None,

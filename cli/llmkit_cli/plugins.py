@@ -23,7 +23,7 @@ def group() -> None:
     """What is installed, loaded or refused, and why."""
 
 
-@configurable("model", "scheduler", "parallel", "plugins")
+@configurable("model", "scheduler", "speculation", "parallel", "plugins")
 def list_plugins(
     loaded: sources.Loaded,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,

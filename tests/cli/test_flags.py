@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from llmkit.config.flags import flags
+from llmkit_cli.arguments import known_flags
+from llmkit_cli.serve import serve
 from tests.cli.conftest import Run
 
 
@@ -34,6 +37,11 @@ def test_help_names_every_command(llmkit: Run) -> None:
         assert f"\n  {name} " in shown.stdout
 
 
+def test_serve_takes_the_flags_of_every_section() -> None:
+    known, _ = known_flags(serve)
+    assert {name for flag in flags() for name in flag.names if flag.field != "model"} <= known
+
+
 def test_serve_help_has_the_flags_of_every_section(llmkit: Run) -> None:
     shown = llmkit("serve", "--help").stdout
     for flag in (
@@ -57,6 +65,8 @@ def test_serve_help_has_the_flags_of_every_section(llmkit: Run) -> None:
         pytest.param(["--scheduling-policy", "fcsf"], "fcfs", id="unknown-component-names-the-nearest"),
         pytest.param(["--lora-modules", "x"], "not supported yet", id="known-elsewhere-but-not-here"),
         pytest.param(["--kv-cache-memory-bytes", "4Gix"], "--kv-cache-memory-bytes", id="no-size"),
+        pytest.param(["--speculator", "ngrm"], "did you mean 'ngram'", id="speculator"),
+        pytest.param(["--speculative-config", '{"method": "eagle"}'], "ngram and draft_model", id="method"),
         pytest.param(["--seed", "9" * 30], "--seed", id="more-than-64-bits"),
     ],
 )
