@@ -101,6 +101,7 @@ def _config(rng: random.Random, groups: int, directory: Path) -> Config:
         ),
         speculation=_speculation(rng, directory),
         scheduler=SchedulerConfig(
+            async_scheduling=rng.random() < 0.5,
             scheduling_policy=rng.choice(["fcfs", "priority", "fair"]),
             max_num_seqs=seats,
             max_num_batched_tokens=max(seats, rng.choice([16, 33, 64, 512])),

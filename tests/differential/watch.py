@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from llmkit.contracts import Executor, ExecutorSpec, StepPlan
+from llmkit.messages import PLACEHOLDER
 
 
 class Watch:
@@ -25,6 +26,7 @@ class Watch:
         self.events["copy on write"] += len(plan.copies) // groups
         self.in_prefill.difference_update(plan.gone)
         for row in plan.rows:
+            self.events["placeholder"] += PLACEHOLDER in row.token_ids
             if row.num_logits:
                 self.in_prefill.discard(row.request_id)
             else:

@@ -17,6 +17,12 @@ ANSWER_WITHIN_S = 120.0
 """A request that got nothing for so long counts as unanswered."""
 NUM_ASKS = 60
 Body = dict[str, Any]
+SCHEMA = {
+    "type": "object",
+    "properties": {"done": {"type": "boolean"}, "count": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["done", "count"],
+    "additionalProperties": False,
+}
 
 
 @dataclass
@@ -139,6 +145,10 @@ def _ask(rng: random.Random) -> Body:
         {"top_p": 0.8, "top_k": 50, "repetition_penalty": 1.2},
         {"ignore_eos": True, "min_tokens": 1},
         {"cache_salt": "mine"},
+        {"prompt_logprobs": 1},
+        {"bad_words": ["q", "xy"]},
+        {"structured_outputs": {"regex": "[a-z]{3,9}( [a-z]{3,9})*"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "o", "schema": SCHEMA}}},
     ]
     for extra in rng.sample(extras, 2):
         body |= extra

@@ -23,6 +23,14 @@ MOST_GROWTH = 0.05
 WARM_UP = 0.2
 """Share of the time in which memory may still grow."""
 IDLE_WITHIN_S = 30.0
+COUNTERS = (
+    "engine_steps_total",
+    "generation_tokens_total",
+    "preemptions_total",
+    "prefix_cache_hits_total",
+    "accepted_tokens_total",
+    "kv_offload_hits_total",
+)
 FLAGS = (
     "--deterministic",
     f"--max-model-len={tiny_model.MAX_MODEL_LEN}",
@@ -30,8 +38,12 @@ FLAGS = (
     "--max-num-seqs=12",
     "--max-num-batched-tokens=64",
     "--max-queue=64",
+    "--async-scheduling",
+    "--speculator=ngram",
+    "--kv-connector=offload",
+    "--kv-offload-bytes=16MiB",
 )
-"""Few blocks, seats and tokens a step: so that there is queueing, preemption and chunking."""
+"""Few blocks, seats and tokens a step: so that there is queueing, preemption, chunking and offload."""
 
 
 @dataclass
@@ -124,10 +136,7 @@ async def _idle(url: str, report: Report) -> None:
             gauges = _gauges((await http.get("/metrics")).text)
             names = ("requests_running", "requests_waiting", "kv_blocks_held")
             report.left = {name: gauges[name] for name in names if gauges[name]}
-            report.counters = {
-                name: gauges[name]
-                for name in ("engine_steps_total", "generation_tokens_total", "preemptions_total")
-            }
+            report.counters = {name: gauges[name] for name in COUNTERS}
             if not report.left:
                 return
             await asyncio.sleep(0.1)

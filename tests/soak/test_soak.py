@@ -15,4 +15,4 @@ async def test_nothing_leaks_hangs_or_changes(tmp_path: Path) -> None:
     assert not report.faults(), "\n".join(report.faults()[:5])
     kinds = ("whole", "streamed", "left", "cut", "wrong", "hung up in time")
     assert {kind: report.load.happened[kind] for kind in kinds if not report.load.happened[kind]} == {}
-    assert report.counters["preemptions_total"] > 0
+    assert all(report.counters.values()), report.counters
