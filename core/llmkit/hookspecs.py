@@ -27,11 +27,13 @@ if TYPE_CHECKING:
         RegisterModel,
         RegisterOps,
         RegisterPolicy,
+        RegisterReasoningParser,
         RegisterRoutes,
         RegisterScheduler,
         RegisterSource,
         RegisterSpeculator,
         RegisterTokenizer,
+        RegisterToolParser,
         RegisterWorkerMethod,
         RequestDraft,
     )
@@ -287,6 +289,32 @@ def register_grammar_backends(register: RegisterGrammar) -> None:
     :raises DuplicateName: the name is taken.
 
     Chosen by: ``--grammar-backend``; ``auto`` asks them in turn until one honours the request. Since 0.1.
+    """
+
+
+@hookspec
+def register_tool_parsers(register: RegisterToolParser) -> None:
+    """Offer formats of tool calls.
+
+    Called once in every process; ``factory(options)`` runs in the front process. Must not import torch, ever.
+
+    :param register: ``register(name, factory, recognizes=recognizes, priority=0)``.
+    :raises DuplicateName: the name is taken.
+
+    Chosen by: ``--tool-call-parser``; ``auto`` asks which recognizes the model. Since 0.1.
+    """
+
+
+@hookspec
+def register_reasoning_parsers(register: RegisterReasoningParser) -> None:
+    """Offer formats of reasoning.
+
+    Called once in every process; ``factory(options)`` runs in the front process. Must not import torch, ever.
+
+    :param register: ``register(name, factory, recognizes=recognizes, priority=0)``.
+    :raises DuplicateName: the name is taken.
+
+    Chosen by: ``--reasoning-parser``; ``auto`` asks which recognizes the model. Since 0.1.
     """
 
 

@@ -27,6 +27,8 @@ FLAGS: Mapping[str, str] = {
     "scheduler": "--scheduler",
     "grammar": "--grammar-backend",
     "speculator": "--speculator",
+    "tool_parser": "--tool-call-parser",
+    "reasoning_parser": "--reasoning-parser",
     "connector": "--kv-connector",
     "processor": "plugin_args",
     "worker_method": "--plugin",
@@ -47,6 +49,8 @@ NOUNS: Mapping[str, str] = {
     "policy": "scheduling policy",
     "grammar": "grammar backend",
     "connector": "KV connector",
+    "tool_parser": "tool-call parser",
+    "reasoning_parser": "reasoning parser",
 }
 """Component kind -> what a message calls one, where that is not the kind itself."""
 

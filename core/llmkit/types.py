@@ -35,6 +35,17 @@ class StructuredOutput(msgspec.Struct, frozen=True):
     ``grammar``: EBNF or Lark; ``structural_tag``: its JSON text; ``json_object``: empty."""
 
 
+class Tool(msgspec.Struct, frozen=True):
+    """A function that a model may call. Since 0.1."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    """JSON schema of its arguments, an object; empty if it takes none."""
+    strict: bool = False
+    """Its calls must fit the schema, however they come about."""
+
+
 class BeamSearch(msgspec.Struct, frozen=True):
     """How beams are searched, as in transformers. Since 0.1."""
 

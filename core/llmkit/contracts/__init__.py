@@ -71,6 +71,15 @@ from llmkit.contracts.model import (
     WorkerHandle,
 )
 from llmkit.contracts.ops import OP_NAMES, OpName, Ops, OpsEnv, RegisterOps
+from llmkit.contracts.parsers import (
+    OutputParser,
+    ParserHints,
+    ParserSpec,
+    ReasoningFormat,
+    RegisterReasoningParser,
+    RegisterToolParser,
+    ToolFormat,
+)
 from llmkit.contracts.processors import (
     BatchChange,
     LogitsProcessor,
@@ -143,7 +152,7 @@ from llmkit.messages import (
     WorkerReport,
 )
 from llmkit.text import held_back, listing, nearest
-from llmkit.types import BeamSearch, FinishReason, SamplingParams, StructuredOutput
+from llmkit.types import BeamSearch, FinishReason, SamplingParams, StructuredOutput, Tool
 
 __all__ = [
     "NULL_BLOCK",
@@ -223,14 +232,18 @@ __all__ = [
     "OpName",
     "Ops",
     "OpsEnv",
+    "OutputParser",
     "OutputStream",
     "ParallelConfig",
+    "ParserHints",
+    "ParserSpec",
     "PositionLogprobs",
     "ProcessorEnv",
     "ProcessorRow",
     "Progress",
     "PromptLogprobs",
     "Reasoning",
+    "ReasoningFormat",
     "RegisterAttention",
     "RegisterCommand",
     "RegisterExecutor",
@@ -242,11 +255,13 @@ __all__ = [
     "RegisterModel",
     "RegisterOps",
     "RegisterPolicy",
+    "RegisterReasoningParser",
     "RegisterRoutes",
     "RegisterScheduler",
     "RegisterSource",
     "RegisterSpeculator",
     "RegisterTokenizer",
+    "RegisterToolParser",
     "RegisterWorkerMethod",
     "RequestContext",
     "RequestDraft",
@@ -277,8 +292,10 @@ __all__ = [
     "Tokenizer",
     "TokenizerSpec",
     "Tokens",
+    "Tool",
     "ToolCallClosed",
     "ToolCallOpened",
+    "ToolFormat",
     "Usage",
     "WeightLoader",
     "WeightRef",

@@ -32,6 +32,8 @@ KINDS: Mapping[str, str] = {
     "register_grammar_backends": "grammar",
     "register_logits_processors": "processor",
     "register_worker_methods": "worker_method",
+    "register_tool_parsers": "tool_parser",
+    "register_reasoning_parsers": "reasoning_parser",
     "register_routes": "routes",
 }
 """Hook -> kind of component it registers."""
@@ -41,6 +43,9 @@ ACTIVE_KINDS = frozenset({"routes", "processor", "worker_method"})
 
 BY_NAME_KINDS = frozenset({"connector", "speculator"})
 """Kinds of which a server has none unless it asks for one by name."""
+
+RECOGNIZING_KINDS = frozenset({"reasoning_parser", "tool_parser"})
+"""Kinds of which ``auto`` takes the one that recognizes the model, if any does."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -172,6 +177,8 @@ class _Recorder:
             return self._command
         if kind == "processor":
             return self._processor
+        if kind in RECOGNIZING_KINDS:
+            return self._recognizing(kind)
         if kind in BY_NAME_KINDS:
             return self._by_name(kind)
         return self._model if kind == "model" else self._choosable(kind)
@@ -197,6 +204,18 @@ class _Recorder:
     def _by_name(self, kind: str) -> Callable[..., None]:
         def register(name: str, factory: Callable[..., Any], *, refuses: Callable[[Any], str | None]) -> None:
             self._add(kind, name, factory, refuses=refuses, priority=-1)
+
+        return register
+
+    def _recognizing(self, kind: str) -> Callable[..., None]:
+        def register(
+            name: str,
+            factory: Callable[..., Any],
+            *,
+            recognizes: Callable[[Any], str | None],
+            priority: int = 0,
+        ) -> None:
+            self._add(kind, name, factory, recognizes=recognizes, priority=priority)
 
         return register
 
