@@ -1,0 +1,63 @@
+"""Entry point of the tool-call formats that ship with llmkit; imports no format before it is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from llmkit import hookimpl
+from llmkit.contracts import ParserHints, RegisterToolParser, ToolFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A format's name, where it is, and by what ``auto`` knows a model that writes it."""
+
+    name: str
+    module: str
+    """Of this package; its ``FORMATS`` holds the format under its name."""
+    marks: tuple[str, ...] = ()
+    """Texts that are all in the chat template, or special tokens of the model; none if never."""
+    lacks: tuple[str, ...] = ()
+    """Texts that are not in the chat template: another format's that is written alike."""
+    model_types: tuple[str, ...] = ()
+    """As in config.json; the format is only theirs. Empty if it does not matter."""
+    priority: int = 0
+    """Above the formats of which it is a special case."""
+
+
+OFFERED = (Offered("hermes", "json_formats", marks=("<tool_call>", "</tool_call>", "arguments")),)
+
+
+@hookimpl
+def register_tool_parsers(register: RegisterToolParser) -> None:
+    for offered in OFFERED:
+        register(
+            offered.name,
+            partial(make, offered),
+            recognizes=partial(recognizes, offered),
+            priority=offered.priority,
+        )
+
+
+def make(offered: Offered, options: Any) -> ToolFormat:
+    formats: dict[str, ToolFormat] = import_module(f"llmkit_tool_parsers.{offered.module}").FORMATS
+    return formats[offered.name]
+
+
+def recognizes(offered: Offered, hints: ParserHints) -> str | None:
+    """Why this is the model's format, None if it is not."""
+    if offered.model_types and hints.model_type not in offered.model_types:
+        return None
+    if not all(mark in hints.template or mark in hints.special_tokens for mark in offered.marks):
+        return None
+    if any(text in hints.template for text in offered.lacks):
+        return None
+    reasons = []
+    if offered.model_types:
+        reasons.append(f"the model type is {hints.model_type}")
+    if offered.marks:
+        reasons.append(f"its template or tokens have {' and '.join(offered.marks)}")
+    return ", ".join(reasons) or None
