@@ -45,6 +45,8 @@ class ReasoningFormat(Protocol):
 
     special_tokens: Sequence[str]
     """Special tokens that its parser must see spelt out in the text."""
+    start: str
+    """What begins reasoning where the model writes it itself; empty if it never does."""
     end: str
     """What ends reasoning: written for the model where its budget is used up."""
 
