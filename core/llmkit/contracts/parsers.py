@@ -43,12 +43,17 @@ class OutputParser(Protocol):
 class ReasoningFormat(Protocol):
     """How a family of models marks its thinking; immutable, shared by all requests. Since 0.1."""
 
-    special_tokens: Sequence[str]
-    """Special tokens that its parser must see spelt out in the text."""
-    start: str
-    """What begins reasoning where the model writes it itself; empty if it never does."""
-    end: str
-    """What ends reasoning: written for the model where its budget is used up."""
+    @property
+    def special_tokens(self) -> Sequence[str]:
+        """Special tokens that its parser must see spelt out in the text."""
+
+    @property
+    def start(self) -> str:
+        """What begins reasoning where the model writes it itself; empty if it never does."""
+
+    @property
+    def end(self) -> str:
+        """What ends reasoning: written for the model where its budget is used up."""
 
     def parser(self, spec: ParserSpec) -> OutputParser:
         """Gives ``Reasoning`` and ``Content``; the prompt's tail says in which it starts."""
@@ -57,12 +62,17 @@ class ReasoningFormat(Protocol):
 class ToolFormat(Protocol):
     """How a family of models writes calls; immutable, shared by all requests. Since 0.1."""
 
-    special_tokens: Sequence[str]
-    """Special tokens that its parser must see spelt out in the text."""
-    openers: Sequence[str]
-    """Texts of which one opens every call."""
-    source: str
-    """Where the format is documented: repository and path, or a model card; empty if it is unverified."""
+    @property
+    def special_tokens(self) -> Sequence[str]:
+        """Special tokens that its parser must see spelt out in the text."""
+
+    @property
+    def openers(self) -> Sequence[str]:
+        """Texts of which one opens every call."""
+
+    @property
+    def source(self) -> str:
+        """Where the format is documented: repository and path, or a model card; empty if it is unverified."""
 
     def parser(self, spec: ParserSpec) -> OutputParser:
         """Gives ``Content`` and calls: ``ToolCallOpened``, ``ArgumentsDelta``, ``ToolCallClosed``."""
