@@ -31,6 +31,9 @@ class CompiledGrammar(msgspec.Struct, frozen=True):
     data: bytes
     after: tuple[int, ...] = ()
     """Token ids that end the reasoning; constrain only what follows them. Empty: everything."""
+    start: int | None = None
+    """The answer is reasoning only if this is its first token, which the grammar does not know; None: it is
+    whenever there is ``after``."""
 
 
 class GrammarAnswer(msgspec.Struct, frozen=True):

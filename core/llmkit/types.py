@@ -19,6 +19,8 @@ class FinishReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    """As ``stop``, and the answer has calls; the front says so, never an engine."""
     ABORT = "abort"
     ERROR = "error"
 

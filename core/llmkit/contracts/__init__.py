@@ -72,9 +72,11 @@ from llmkit.contracts.model import (
 )
 from llmkit.contracts.ops import OP_NAMES, OpName, Ops, OpsEnv, RegisterOps
 from llmkit.contracts.parsers import (
+    CallsMode,
     OutputParser,
     ParserHints,
     ParserSpec,
+    Parsing,
     ReasoningFormat,
     RegisterReasoningParser,
     RegisterToolParser,
@@ -132,7 +134,7 @@ from llmkit.events import (
     ToolCallClosed,
     ToolCallOpened,
 )
-from llmkit.fold import ChoiceEvents, FoldedChoice, fold_generation
+from llmkit.fold import ChoiceEvents, FoldedCall, FoldedChoice, fold_generation
 from llmkit.kv import NULL_BLOCK, PAD_SLOT, KVCacheSpec, KVGroup, KVLayout
 from llmkit.merge import Merged
 from llmkit.messages import (
@@ -170,6 +172,7 @@ __all__ = [
     "BatchLayout",
     "BeamSearch",
     "CacheConfig",
+    "CallsMode",
     "ChatRenderer",
     "CheckpointInfo",
     "Choice",
@@ -191,6 +194,7 @@ __all__ = [
     "ExecutorSpec",
     "FinishReason",
     "Finished",
+    "FoldedCall",
     "FoldedChoice",
     "Generation",
     "Generator",
@@ -237,6 +241,7 @@ __all__ = [
     "ParallelConfig",
     "ParserHints",
     "ParserSpec",
+    "Parsing",
     "PositionLogprobs",
     "ProcessorEnv",
     "ProcessorRow",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmkit.config import Config
+from llmkit.contracts.parsers import Parsing
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.events import Event
 from llmkit.messages import AddRequest, CallTarget, EngineReady, EngineStats, StepOutput
@@ -114,10 +115,12 @@ class Generator(Protocol):
         context: RequestContext | None = None,
         *,
         add_special_tokens: bool = True,
+        parsing: Parsing | None = None,
     ) -> Generation:
         """Check everything, then queue ``params.n`` choices.
 
-        ``add_special_tokens``: a text gets those the tokenizer begins and ends texts with.
+        ``add_special_tokens``: a text gets those the tokenizer begins and ends texts with. ``parsing``: of an
+        answer in a conversation; None leaves its text as it is.
         :raises RequestError: the request is wrong; nothing was sent.
         :raises EngineError: the engine is dead or draining.
         """
@@ -151,6 +154,11 @@ class ChatRenderer(Protocol):
 
     def render_ids(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """As :meth:`render`, encoded without adding special tokens again."""
+
+    def opening(self, prompt: str, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """What of ``prompt``, as :meth:`render` gave it for these arguments, the answer continues: all behind
+        the messages, or from the last one on where that is continued. Nothing an earlier message says is in it.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +197,9 @@ class Services(Protocol):
     model: ServedModel
     generation_defaults: Mapping[str, Any]
     """Sampling fields of the model's generation config that a silent request takes."""
+    tool_parser: str | None
+    """Name of the format in which the model calls tools; None: it is not known."""
+    reasoning_parser: str | None
 
     def stats(self) -> EngineStats: ...
     async def reset_prefix_cache(self) -> bool:

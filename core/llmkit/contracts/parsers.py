@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from llmkit.events import Delta
 from llmkit.types import FinishReason, StructuredOutput, Tool
@@ -85,6 +85,28 @@ class ToolFormat(Protocol):
 
         :raises ValueError: the format cannot be constrained so; the text says why.
         """
+
+
+CallsMode = Literal["free", "fitting", "required", "named"]
+"""``free``: whatever the model calls. ``fitting``: a call is of these tools and fits its schema. ``required``:
+and there is at least one, and nothing but calls. ``named``: and it is one call of the only tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsing:
+    """What a conversation asks of the parsers of its answers. Since 0.1."""
+
+    tools: tuple[Tool, ...] = ()
+    """Those that may be called; without any, what looks like a call is content."""
+    calls: CallsMode = "free"
+    parallel: bool = True
+    """False ends the answer with its first call."""
+    reasoning: bool = True
+    """False leaves reasoning in the content, as the model wrote it."""
+    prompt_tail: str = ""
+    """What of the rendered prompt follows its messages, or its last one where that is continued."""
+    template_args: Mapping[str, Any] = field(default_factory=dict)
+    """As the chat template got them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class GrammarManager:
             self.remove(request_id)
             raise ValueError(f"the grammar could not be loaded: {type(error).__name__}: {error}") from error
         assert self._backends.ends is not None, "a grammar was loaded"
-        state = self._states[request_id] = _State(matcher, self._backends.ends, source.after)
+        state = self._states[request_id] = _State(matcher, self._backends.ends, source.after, source.start)
         if state.failed:
             self.remove(request_id)
             raise ValueError(state.failed)
@@ -214,6 +214,8 @@ class _State:
     matcher: GrammarMatcher
     ends: Ends
     after: tuple[int, ...]
+    start: int | None
+    """May come as the first token, and then begins reasoning; None once that is past."""
     tail: tuple[int, ...] = ()
     """The last tokens of the reasoning that ``after`` has not ended yet."""
     begun: bool = False
@@ -223,16 +225,23 @@ class _State:
     ahead: list[MaskRow | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.begun = not self.after
+        self.begun = not self.after or self.start is not None
         self.ahead = [self._mask() if self.begun else None]
+        if self.start is not None and not self.failed:
+            first = self.ahead[0]
+            assert first is not None, "it has begun"
+            first.view(np.uint32)[self.start // _WORD_BITS] |= np.uint32(1 << self.start % _WORD_BITS)
 
     def accept(self, tokens: Sequence[int]) -> int | None:
         if self.failed:
             raise ValueError(self.failed)
         seen = 0
         for index, token in enumerate(tokens):
+            start, self.start = self.start, None
             if not self.begun:
                 self._reason(token)
+            elif token == start:
+                self.begun = False
             elif token in self.ends.ids and _allows(self.ahead[seen], token):
                 return index
             elif not self._take(token):

@@ -114,7 +114,9 @@ class BeamGeneration:
         return outputs
 
     def _choice(self, result: StepOutput) -> list[Event]:
-        pipeline = OutputPipeline(self._accepted.tokenizer, self.prompt_ids, self._params)
+        pipeline = OutputPipeline(
+            self._accepted.tokenizer, self.prompt_ids, self._params, self._accepted.parsers
+        )
         events = pipeline.feed(result)
         self._completion_tokens += pipeline.num_tokens
         return events

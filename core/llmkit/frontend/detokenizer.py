@@ -22,10 +22,18 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt_ids: Sequence[int], *, skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spelt_out: frozenset[int] = frozenset(),
     ) -> None:
+        """``spelt_out``: special tokens that are not skipped either way."""
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        if spelt_out:
+            self._skipped -= spelt_out
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         prompt_tail = self._tail(prompt_ids)
         self._utf8.decode(prompt_tail)

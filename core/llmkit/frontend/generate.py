@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from llmkit.config import Config
-from llmkit.contracts import EngineClient, Generation, RequestContext, SamplingParams, Tokenizer
+from llmkit.contracts import EngineClient, Generation, Parsing, RequestContext, SamplingParams, Tokenizer
 from llmkit.errors import EngineError, RequestError
 from llmkit.frontend.beam_generation import BeamGeneration
 from llmkit.frontend.best_of import BestOf
@@ -16,6 +16,7 @@ from llmkit.frontend.check import check_choices, check_priority, check_prompt, c
 from llmkit.frontend.generation import Accepted, Deadline, EngineGeneration
 from llmkit.frontend.grammars import GrammarCompiler
 from llmkit.frontend.observers import Observers
+from llmkit.frontend.parsing import AnswerParsers, Formats
 from llmkit.frontend.prepare import Preparer
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated
 from llmkit.frontend.room import Place, Room
@@ -40,8 +41,10 @@ class FrontGenerator:
         preparer: Preparer,
         observers: Observers | None = None,
         grammars: GrammarCompiler | None = None,
+        formats: Formats | None = None,
     ) -> None:
         """Without ``grammars``, structured output is refused."""
+        self._formats = formats or Formats(tokenizer)
         self._client = client
         self._tokenizer = tokenizer
         self._texts = Texts(tokenizer, limits.max_model_len)
@@ -78,17 +81,21 @@ class FrontGenerator:
         context: RequestContext | None = None,
         *,
         add_special_tokens: bool = True,
+        parsing: Parsing | None = None,
     ) -> Generation:
         """As ``contracts.Generator.submit``."""
         context = context or RequestContext()
         self._check_open()
         check_choices(params)
         check_priority(context.priority, self._policy)
+        parsers = self._formats.answer(parsing)
+        if parsers is not None:
+            params = parsers.constrained(params)
         deadline = self._deadline(context)
         place = self._room.enter(params.num_sequences)
         try:
             accepted = await self._accept(
-                prompt, params, context, place, deadline, add_special_tokens=add_special_tokens
+                prompt, params, context, place, deadline, parsers, add_special_tokens=add_special_tokens
             )
             # What was checked still holds when the requests are sent: nothing is awaited in between.
             self._check_open()
@@ -117,6 +124,7 @@ class FrontGenerator:
         context: RequestContext,
         place: Place,
         deadline: Deadline | None,
+        parsers: AnswerParsers | None,
         *,
         add_special_tokens: bool,
     ) -> Accepted:
@@ -127,13 +135,15 @@ class FrontGenerator:
         prompt = truncated(prompt, params, self._limits)
         prepared = await self._preparer.run(prompt, params, context)
         params = prepared.params
-        attachments = await self._attached(params, prepared.attachments)
+        attachments = await self._attached(params, prepared.attachments, parsers)
         requests = make_requests(prompt, params, context, self._limits, attachments)
         place.resize(params.num_sequences)  # a plugin may have changed it
         place.charge(context.caller, len(requests[0].prompt_ids), requests[0].max_tokens)
-        return Accepted(requests, params, self._tokenizer, place, self._observers.tell, deadline)
+        return Accepted(requests, params, self._tokenizer, place, self._observers.tell, deadline, parsers)
 
-    async def _attached(self, params: SamplingParams, attachments: Attachments) -> Attachments:
+    async def _attached(
+        self, params: SamplingParams, attachments: Attachments, parsers: AnswerParsers | None
+    ) -> Attachments:
         if params.bad_words:
             words = bad_word_ids(self._tokenizer, params.bad_words, self._limits.vocab_size)
             attachments = dataclasses.replace(attachments, bad_words=words)
@@ -141,6 +151,8 @@ class FrontGenerator:
             if self._grammars is None:
                 raise RequestError("structured output is not available here", param="structured")
             grammar = await self._grammars.compile(params.structured)
+            if parsers is not None:
+                grammar = parsers.behind_reasoning(grammar)
             attachments = dataclasses.replace(attachments, grammar=grammar)
         return attachments
 

@@ -22,6 +22,7 @@ from llmkit.contracts import (
 from llmkit.errors import EngineError
 from llmkit.frontend.observers import Observer, RequestNotes
 from llmkit.frontend.output import OutputPipeline, params_of_choice
+from llmkit.frontend.parsing import AnswerParsers
 from llmkit.frontend.room import Place
 from llmkit.merge import Merged
 from llmkit.types import FinishReason
@@ -57,6 +58,7 @@ class Accepted:
     place: Place
     tell: Observer
     deadline: Deadline | None = None
+    parsers: AnswerParsers | None = None
 
     @property
     def request_id(self) -> str:
@@ -203,7 +205,10 @@ def _pipelines(accepted: Accepted) -> list[OutputPipeline]:
     """One a choice; the first one's alone is given logprobs of the prompt."""
     return [
         OutputPipeline(
-            accepted.tokenizer, accepted.prompt_ids, params_of_choice(accepted.params, request.choice)
+            accepted.tokenizer,
+            accepted.prompt_ids,
+            params_of_choice(accepted.params, request.choice),
+            accepted.parsers,
         )
         for request in accepted.requests
     ]

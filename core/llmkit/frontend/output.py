@@ -1,7 +1,8 @@
 """From an engine's step outputs to what a client sees of one choice.
 
-StepOutput -> Detokenizer -> StopMatcher -> events. Each stage has ``feed`` and ``finish``; what one
-gives goes to the next. Streamed and whole responses are made of the same events (``llmkit/fold.py``).
+StepOutput -> Detokenizer -> reasoning parser -> tool parser -> StopMatcher -> events. Each stage has ``feed``
+and ``finish``; what one gives goes to the next. Streamed and whole responses are made of the same events
+(``llmkit/fold.py``).
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from llmkit.contracts import Content, Delta, Event, Finished, PromptLogprobs, StepOutput, Tokenizer, Tokens
+from llmkit.contracts import Delta, Event, Finished, PromptLogprobs, StepOutput, Tokenizer, Tokens
 from llmkit.events import PositionLogprobs
 from llmkit.frontend.detokenizer import Detokenizer
+from llmkit.frontend.parsing import AnswerParsers, PlainText, joined
 from llmkit.frontend.stop import StopMatcher
 from llmkit.types import FinishReason, SamplingParams
 
@@ -21,12 +23,28 @@ class OutputPipeline:
     """One choice's output; owns its stages, its token count and its end.
 
     Tokens go through one by one, so the result is the same however the engine groups them in steps:
-    what follows the token that completes a stop string neither counts nor shows.
+    what follows the token that completes a stop string, or the one call there is to be, neither counts nor
+    shows.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], params: SamplingParams) -> None:
-        self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens=params.skip_special_tokens)
-        self._matcher = StopMatcher(params.stop, include_in_output=params.include_stop_str_in_output)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        parsers: AnswerParsers | None = None,
+    ) -> None:
+        """Without ``parsers`` all text is content."""
+        self._spelt_out = frozenset[int]() if parsers is None else parsers.spelt_out
+        self._detokenizer = Detokenizer(
+            tokenizer,
+            prompt_ids,
+            skip_special_tokens=params.skip_special_tokens,
+            spelt_out=self._spelt_out,
+        )
+        matcher = StopMatcher(params.stop, include_in_output=params.include_stop_str_in_output)
+        self._text = PlainText(matcher) if parsers is None else parsers.machine(matcher)
+        self._called_by_name = parsers is not None and parsers.by_name
         self._shows_stop_token = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
         self._awaited = None if params.prompt_logprobs is None else len(prompt_ids) - 1
@@ -38,7 +56,7 @@ class OutputPipeline:
         """Prompt tokens that came from the prefix cache."""
         self.finished = False
         self.abort_needed = False
-        """A stop string ended the choice while the engine is still at it: abort it there."""
+        """The text ended the choice while the engine is still at it: abort it there."""
 
     def feed(self, output: StepOutput) -> list[Event]:
         """The events of one step: its tokens first, ``Finished`` last where the choice ends."""
@@ -47,26 +65,25 @@ class OutputPipeline:
         events: list[Event] = []
         if self._awaited is not None:
             events += self._prompt(output, self._awaited)
-        text, used = self._text(output)
+        deltas, used = self._deltas(output)
         if used:
             self.num_tokens += used
             events.append(_tokens(output.token_ids[:used], (output.logprobs or [])[:used]))
-        if self._matcher.matched is not None:
-            self.abort_needed = output.finish is None
-            end = Finished(FinishReason.STOP, self._matcher.matched)
-        elif output.finish is not None:
-            text += self._rest()
-            end = self._end(output)
+        if not self._text.ended:
+            if output.finish is None:
+                return events + joined(deltas)
+            deltas += self._rest(output.finish)
         else:
-            return events + _deltas(text)
+            self.abort_needed = output.finish is None
         self.finished = True
-        return [*events, *_deltas(text), end]
+        return [*events, *joined(deltas), self._end(output)]
 
     def fail(self, error: str, code: str | None = None) -> list[Event]:
         """The engine can give no more: show what is held back and end with an error."""
         assert not self.finished, "a failure after the end"
         self.finished = True
-        return [*_deltas(self._rest()), Finished(FinishReason.ERROR, error=error, error_code=code)]
+        rest = joined(self._rest(FinishReason.ERROR))
+        return [*rest, Finished(FinishReason.ERROR, error=error, error_code=code)]
 
     def _prompt(self, output: StepOutput, awaited: int) -> list[Event]:
         self._prompt_logprobs += output.prompt_logprobs or ()
@@ -75,28 +92,40 @@ class OutputPipeline:
         positions, self._prompt_logprobs, self._awaited = self._prompt_logprobs, [], None
         return [PromptLogprobs(tuple(positions))]
 
-    def _text(self, output: StepOutput) -> tuple[str, int]:
-        """The step's text and how many of its tokens count: those up to the end of a stop string."""
-        pieces: list[str] = []
-        shown = len(output.token_ids)
-        if output.finish is FinishReason.STOP and not (output.complete or self._shows_stop_token):
-            shown -= 1
-        for used, token_id in enumerate(output.token_ids[:shown], start=1):
+    def _deltas(self, output: StepOutput) -> tuple[list[Delta], int]:
+        """What the step shows and how many of its tokens count: those up to the end that the text has."""
+        deltas: list[Delta] = []
+        for used, token_id in enumerate(output.token_ids[: self._shown(output)], start=1):
             piece = self._detokenizer.feed(token_id)
             if piece:
                 armed = self.num_tokens + used > self._min_tokens
-                pieces.append(self._matcher.feed(piece, armed=armed))
-                if self._matcher.matched is not None:
-                    return "".join(pieces), used
-        return "".join(pieces), len(output.token_ids)
+                deltas += self._text.feed(piece, armed=armed)
+                if self._text.ended:
+                    return deltas, used
+        return deltas, len(output.token_ids)
 
-    def _rest(self) -> str:
-        """What the stages still hold. A half character is no match for a stop string."""
-        return self._matcher.finish() + self._detokenizer.finish()
+    def _shown(self, output: StepOutput) -> int:
+        """How many of the step's tokens are text: the one that ends the answer is not, unless a parser knows
+        it or it was asked for.
+        """
+        ids = output.token_ids
+        hidden = output.finish is FinishReason.STOP and not (output.complete or self._shows_stop_token)
+        return len(ids) - 1 if hidden and ids and ids[-1] not in self._spelt_out else len(ids)
+
+    def _rest(self, reason: FinishReason) -> list[Delta]:
+        """What the stages still hold."""
+        return self._text.finish(self._detokenizer.finish(), reason, armed=self.num_tokens > self._min_tokens)
 
     def _end(self, output: StepOutput) -> Finished:
-        assert output.finish is not None
-        return Finished(output.finish, output.stop_token, output.error)
+        """As the text has it, else the engine. An answer that was not cut off and has calls ends for them,
+        unless the client knew that there would be one, as OpenAI has it."""
+        reason, stop_reason = output.finish, output.stop_token
+        if self._text.ended:
+            reason, stop_reason = FinishReason.STOP, self._text.stopped
+        assert reason is not None
+        if reason is FinishReason.STOP and self._text.calls and not self._called_by_name:
+            reason = FinishReason.TOOL_CALLS
+        return Finished(reason, stop_reason, None if self._text.ended else output.error)
 
 
 def params_of_choice(params: SamplingParams, choice: int) -> SamplingParams:
@@ -108,7 +137,3 @@ def params_of_choice(params: SamplingParams, choice: int) -> SamplingParams:
 
 def _tokens(token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs]) -> Tokens:
     return Tokens(tuple(token_ids), tuple(logprobs))
-
-
-def _deltas(text: str) -> list[Delta]:
-    return [Content(text)] if text else []

@@ -1,0 +1,295 @@
+"""Parsers of answers: what a server has, what a request makes of them, and one choice's state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from llmkit.contracts import (
+    ArgumentsDelta,
+    CompiledGrammar,
+    Content,
+    Delta,
+    OutputParser,
+    ParserSpec,
+    Parsing,
+    Reasoning,
+    ReasoningFormat,
+    SamplingParams,
+    Tokenizer,
+    ToolCallClosed,
+    ToolCallOpened,
+    ToolFormat,
+)
+from llmkit.errors import RequestError
+from llmkit.frontend.stop import StopMatcher
+from llmkit.types import FinishReason
+
+
+class Formats:
+    """How a model writes calls and reasoning, as far as it is known; immutable, shared by all requests."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        tool: ToolFormat | None = None,
+        reasoning: ReasoningFormat | None = None,
+    ) -> None:
+        self.tool = tool
+        self.reasoning = reasoning
+        self.tool_ids = frozenset[int]() if tool is None else _special(tokenizer, tool.special_tokens)
+        """Special tokens that the parser must see, whatever a request shows of them."""
+        self.reasoning_ids = frozenset[int]()
+        self.start_id: int | None = None
+        """The one token that begins reasoning, if there is such."""
+        self.end_ids: tuple[int, ...] = ()
+        """The tokens that end it."""
+        if reasoning is not None:
+            self.reasoning_ids = _special(tokenizer, reasoning.special_tokens)
+            start = tokenizer.encode(reasoning.start, add_special_tokens=False)
+            self.start_id = start[0] if len(start) == 1 else None
+            self.end_ids = tuple(tokenizer.encode(reasoning.end, add_special_tokens=False))
+
+    def answer(self, asked: Parsing | None) -> AnswerParsers | None:
+        """None where there is nothing to parse.
+
+        :raises RequestError: there are tools and nobody knows how the model calls them.
+        """
+        if asked is None:
+            return None
+        if asked.tools and self.tool is None:
+            raise RequestError(
+                "tools: it is not known how this model writes calls, so its answers cannot be parsed; start the"
+                " server with --tool-call-parser NAME, or set tool_choice to none",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        parsers = AnswerParsers(self, asked)
+        return parsers if parsers.any else None
+
+
+class AnswerParsers:
+    """What one request's answers are parsed with; immutable, shared by its choices."""
+
+    def __init__(self, formats: Formats, asked: Parsing) -> None:
+        self._formats = formats
+        self._asked = asked
+        self._tool = formats.tool if asked.tools else None
+        self._reasoning = formats.reasoning if asked.reasoning else None
+        self.any = self._tool is not None or self._reasoning is not None
+        self._spec = ParserSpec(
+            tools=asked.tools,
+            prompt_tail=asked.prompt_tail,
+            template_args=asked.template_args,
+            openers=() if self._tool is None else tuple(self._tool.openers),
+        )
+        self.spelt_out = frozenset[int]()
+        """Special tokens that the parsers must see, whatever the request shows of them."""
+        if self._tool is not None:
+            self.spelt_out |= formats.tool_ids
+        if self._reasoning is not None:
+            self.spelt_out |= formats.reasoning_ids
+
+    @property
+    def by_name(self) -> bool:
+        """The one call was chosen by the client, who need not be told that there is one."""
+        return self._asked.calls == "named"
+
+    def machine(self, matcher: StopMatcher) -> ParsedText:
+        """For one choice; ``matcher`` looks at its content."""
+        return ParsedText(
+            None if self._reasoning is None else self._reasoning.parser(self._spec),
+            None if self._tool is None else self._tool.parser(self._spec),
+            matcher,
+            one_call=self.by_name or not self._asked.parallel,
+        )
+
+    def constrained(self, params: SamplingParams) -> SamplingParams:
+        """``params`` that hold the answer to the calls that were asked for.
+
+        :raises RequestError: the format cannot be held to them, or the answer must be something else.
+        """
+        if self._tool is None or self._asked.calls == "free":
+            return params
+        if params.structured is not None:
+            raise RequestError(
+                "structured says what the text must be, and tools and tool_choice that there must be calls of a"
+                " certain form; give only one of them",
+                param="structured",
+                code="invalid_value",
+            )
+        required = self._asked.calls != "fitting"
+        try:
+            wanted = self._tool.constraint(
+                self._asked.tools, required=required, parallel=self._asked.parallel and not self.by_name
+            )
+        except ValueError as error:
+            raise RequestError(f"tools: {error}", param="tools", code="invalid_value") from None
+        return msgspec.structs.replace(params, structured=wanted)
+
+    def behind_reasoning(self, grammar: CompiledGrammar) -> CompiledGrammar:
+        """A grammar that holds once the reasoning, if there is any, has ended."""
+        formats = self._formats
+        if self._reasoning is None or not formats.end_ids:
+            return grammar
+        if self._begins_reasoning:
+            return msgspec.structs.replace(grammar, after=formats.end_ids)
+        closed = self._spec.prompt_tail.rstrip().endswith(self._reasoning.end)
+        if closed or formats.start_id is None:
+            return grammar
+        return msgspec.structs.replace(grammar, after=formats.end_ids, start=formats.start_id)
+
+    @property
+    def _begins_reasoning(self) -> bool:
+        """Whether the answer is reasoning from its first character on: its parser knows."""
+        assert self._reasoning is not None
+        parser = self._reasoning.parser(self._spec)
+        return any(isinstance(d, Reasoning) for d in (*parser.feed("a"), *parser.finish(FinishReason.LENGTH)))
+
+
+class PlainText:
+    """An answer that nobody parses: all of it is content. One choice's; owns the stop matcher."""
+
+    calls = 0
+
+    def __init__(self, matcher: StopMatcher) -> None:
+        self._matcher = matcher
+
+    @property
+    def ended(self) -> bool:
+        return self._matcher.matched is not None
+
+    @property
+    def stopped(self) -> str | None:
+        return self._matcher.matched
+
+    def feed(self, text: str, *, armed: bool) -> list[Delta]:
+        """As :meth:`ParsedText.feed`."""
+        shown = self._matcher.feed(text, armed=armed)
+        return [Content(shown)] if shown else []
+
+    def finish(self, rest: str, reason: FinishReason, *, armed: bool) -> list[Delta]:
+        """As :meth:`ParsedText.finish`. A half character is no match for a stop string."""
+        shown = self._matcher.finish() + rest
+        return [Content(shown)] if shown else []
+
+
+class ParsedText:
+    """One choice's way from reasoning over content to calls; owns its parsers and its stop matcher.
+
+    What the reasoning parser calls content goes to the tool parser, and what that calls content to the stop
+    matcher: stop strings act on nothing else. What the matcher holds back comes out before anything that is
+    not content, so that no stop string is found across a call.
+    """
+
+    def __init__(
+        self,
+        reasoning: OutputParser | None,
+        tools: OutputParser | None,
+        matcher: StopMatcher,
+        *,
+        one_call: bool,
+    ) -> None:
+        """``one_call``: the answer ends where its first call does."""
+        self._reasoning = reasoning
+        self._tools = tools
+        self._matcher = matcher
+        self._one_call = one_call
+        self.calls = 0
+        """Complete ones so far."""
+        self.ended = False
+        """By a stop string or the one call; nothing may be fed after that."""
+
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that ended it."""
+        return self._matcher.matched
+
+    def feed(self, text: str, *, armed: bool) -> list[Delta]:
+        """What became certain with this piece; ``armed``: a stop string may end here."""
+        if self._reasoning is None:
+            return self._content(text, armed)
+        return self._reasoned(self._reasoning.feed(text), armed)
+
+    def finish(self, rest: str, reason: FinishReason, *, armed: bool) -> list[Delta]:
+        """The end, with what the detokenizer still had: all that is held back."""
+        deltas = self.feed(rest, armed=armed) if rest else []
+        if self._reasoning is not None and not self.ended:
+            deltas += self._reasoned(self._reasoning.finish(reason), armed)
+        if self._tools is not None and not self.ended:
+            deltas += self._checked(self._tools.finish(reason), armed)
+        if not self.ended:
+            deltas += self._held()
+        return deltas
+
+    def _reasoned(self, deltas: Sequence[Delta], armed: bool) -> list[Delta]:
+        """After the reasoning parser."""
+        given: list[Delta] = []
+        for delta in deltas:
+            if isinstance(delta, Content):
+                given += self._content(delta.text, armed)
+            else:
+                given += [*self._held(), delta]
+            if self.ended:
+                break
+        return given
+
+    def _content(self, text: str, armed: bool) -> list[Delta]:
+        if self._tools is None:
+            return self._checked([Content(text)], armed)
+        return self._checked(self._tools.feed(text), armed)
+
+    def _checked(self, deltas: Sequence[Delta], armed: bool) -> list[Delta]:
+        """After the tool parser."""
+        given: list[Delta] = []
+        for delta in deltas:
+            if isinstance(delta, Content):
+                shown = self._matcher.feed(delta.text, armed=armed)
+                if shown:
+                    given.append(Content(shown))
+                self.ended = self._matcher.matched is not None
+            else:
+                given += [*self._held(), delta]
+                if isinstance(delta, ToolCallClosed):
+                    self.calls += 1
+                    self.ended = self._one_call
+            if self.ended:
+                break
+        return given
+
+    def _held(self) -> list[Delta]:
+        rest = self._matcher.finish()
+        return [Content(rest)] if rest else []
+
+
+def joined(deltas: list[Delta]) -> list[Delta]:
+    """Neighbours of one kind as one."""
+    if len(deltas) < 2:
+        return deltas
+    whole: list[Delta] = []
+    texts: list[str] = []
+    for delta in deltas:
+        if (
+            whole
+            and not isinstance(delta, ToolCallOpened | ToolCallClosed)
+            and type(delta) is type(whole[-1])
+        ):
+            texts.append(delta.text)
+            continue
+        _close(whole, texts)
+        whole.append(delta)
+    _close(whole, texts)
+    return whole
+
+
+def _close(whole: list[Delta], texts: list[str]) -> None:
+    if texts and isinstance(whole[-1], Content | Reasoning | ArgumentsDelta):
+        whole[-1] = msgspec.structs.replace(whole[-1], text="".join((whole[-1].text, *texts)))
+    texts.clear()
+
+
+def _special(tokenizer: Tokenizer, texts: Sequence[str]) -> frozenset[int]:
+    """Ids of those of ``texts`` that are special tokens of this tokenizer."""
+    found = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
+    return frozenset(ids[0] for ids in found if len(ids) == 1 and ids[0] in tokenizer.special_ids)
