@@ -28,7 +28,31 @@ class Offered:
     """Above the formats of which it is a special case."""
 
 
-OFFERED = (Offered("hermes", "json_formats", marks=("<tool_call>", "</tool_call>", "arguments")),)
+OFFERED = (
+    Offered("hermes", "json_formats", marks=("<tool_call>", "arguments"), lacks=("<function=", "<arg_key>")),
+    Offered(
+        "llama3_json",
+        "json_formats",
+        marks=("<|python_tag|>", '"parameters": '),
+        model_types=("llama", "mllama"),
+    ),
+    Offered("llama4_json", "json_formats"),
+    Offered("mistral", "json_formats", marks=("[TOOL_CALLS]",)),
+    Offered("granite", "json_formats", marks=("<|tool_call|>",), model_types=("granite", "granitemoe")),
+    Offered("granite_20b_fc", "json_formats", marks=("<function_call>",), model_types=("gpt_bigcode",)),
+    Offered(
+        "granite4",
+        "json_formats",
+        marks=("<tool_call>", "arguments"),
+        model_types=("granite", "granitemoe", "granitemoehybrid"),
+        priority=1,
+    ),
+    Offered("jamba", "json_formats", marks=("<tool_calls>",), model_types=("jamba",)),
+    Offered("internlm2", "json_formats", marks=("<|action_start|>", "<|plugin|>")),
+    Offered("phi4_mini_json", "json_formats", marks=("<|tool|>",), model_types=("phi3",)),
+    Offered("xlam", "json_formats"),
+    Offered("hunyuan_a13b", "json_formats", marks=("<tool_calls>",), model_types=("hunyuan_v1_moe",)),
+)
 
 
 @hookimpl

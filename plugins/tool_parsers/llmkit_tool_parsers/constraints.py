@@ -1,0 +1,77 @@
+"""What a model may write so that its calls fit their tools, as structural tags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmkit.contracts import StructuredOutput, Tool
+
+Part = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How calls with JSON arguments are written: the same for every tool but for name and arguments.
+
+    ``{name}`` in ``head`` stands for the name, as JSON text where ``quoted``.
+    """
+
+    before: str = ""
+    """Before each call, or before the list of all."""
+    after: str = ""
+    between: str = ""
+    """Between calls, each with its own ``before`` and ``after`` unless they are listed."""
+    listed: bool = False
+    head: str = '{{"name": {name}, "arguments": '
+    tail: str = "}"
+    quoted: bool = True
+
+    def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
+        """As ``ToolFormat.constraint``."""
+        if not tools:
+            raise ValueError("there are no tools to call")
+        each = [self._call(tool) for tool in tools]
+        calls: Part = {
+            "type": "tags_with_separator",
+            "tags": each,
+            "separator": self.between,
+            "at_least_one": True,
+            "stop_after_first": not parallel,
+        }
+        all_listed = _tag(self.before, calls, self.after)
+        if required:
+            form = all_listed if self.listed else calls
+        else:
+            form = {
+                "type": "triggered_tags",
+                "triggers": [self._trigger()],
+                "tags": [all_listed] if self.listed else each,
+                "stop_after_first": not parallel,
+            }
+        source = {"type": "structural_tag", "format": form}
+        return StructuredOutput("structural_tag", json.dumps(source, ensure_ascii=False))
+
+    def _call(self, tool: Tool) -> Part:
+        name = json.dumps(tool.name, ensure_ascii=False) if self.quoted else tool.name
+        begin, end = self.head.format(name=name), self.tail
+        if not self.listed:
+            begin, end = self.before + begin, end + self.after
+        return _tag(begin, {"type": "json_schema", "json_schema": arguments_schema(tool)}, end)
+
+    def _trigger(self) -> str:
+        """What begins a call and nothing else."""
+        return self.before or self.head.partition("{name}")[0].replace("{{", "{")
+
+
+def arguments_schema(tool: Tool) -> Part:
+    """The schema of a tool's arguments, which are an object whether it says so or not."""
+    if not tool.parameters:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return {"type": "object", **tool.parameters}
+
+
+def _tag(begin: str, content: Part, end: str) -> Part:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
