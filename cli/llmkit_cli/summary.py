@@ -64,9 +64,9 @@ class Reporter:
         names = ", ".join(front.services.model.names)
         table.add_row("model", f"{names} ({model.info.architecture}, {model.files.path})")
         table.add_row("weights", f"{ready.weight_bytes / 2**20:.0f} MiB of memory")
-        for choice in ready.choices:
+        for choice in (*ready.choices, *front.choices):
             passed = "".join(f"\n  not {name}: {reason}" for name, reason in choice.passed_over)
-            table.add_row(choice.kind, f"{choice.name} ({choice.why}){passed}")
+            table.add_row(choice.kind.replace("_", " "), f"{choice.name} ({choice.why}){passed}")
         table.add_row(
             "KV cache",
             f"{ready.num_blocks} blocks of {ready.block_size} tokens, {ready.kv_bytes / 2**20:.0f} MiB",

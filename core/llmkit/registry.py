@@ -212,6 +212,20 @@ class Registry:
             f"{FLAGS.get(kind, kind)} auto: no {noun(kind)} can serve this model here ({reasons})"
         )
 
+    def recognized(self, kind: str, requested: str, hints: Any) -> Choice | None:
+        """Resolve a name, or ``auto`` to the first that recognizes what ``hints`` say; None where none does.
+
+        :raises UnknownName: nobody registered it.
+        """
+        if requested != "auto":
+            return Choice(kind, self.name_of(self.get(kind, requested)), "by name")
+        for entry in self.entries(kind):
+            if entry.auto and entry.priority >= 0:
+                why = _recognition(entry, hints)
+                if why is not None:
+                    return Choice(kind, self.name_of(entry), f"auto: {why}")
+        return None
+
     def usable(self, kind: str, spec: Any) -> list[str]:
         """Every name that ``auto`` may take for ``spec``, best first; for kinds that combine several."""
         return [self.name_of(entry) for entry in self.entries(kind) if _passed_over(entry, spec) is None]
@@ -265,6 +279,16 @@ def _passed_over(entry: Entry, spec: Any) -> str | None:
     if not entry.auto:
         return f"plugin {entry.owner!r} is not enabled"
     return _refusal(entry, spec)
+
+
+def _recognition(entry: Entry, hints: Any) -> str | None:
+    """Why the component takes the model for its own; one whose check fails does not."""
+    try:
+        why: str | None = entry.traits["recognizes"](hints)
+    except Exception:  # noqa: BLE001 - a plugin's code, quarantined: the log says it
+        _log.warning("%s %s: its check failed", entry.kind, entry.address, exc_info=True)
+        return None
+    return why
 
 
 def _refusal(entry: Entry, spec: Any) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmkit.assemble.parsers import open_formats
 from llmkit.config import Config
 from llmkit.contracts import (
     CheckpointInfo,
@@ -66,7 +67,7 @@ def open_model(config: Config, components: Registry, progress: Progress) -> Open
 
 
 def open_frontend(config: Config, opened: OpenedModel, components: Registry) -> FrontModel:
-    """Tokenizer, chat template, sampling defaults and ends of sequence; may take a second or two.
+    """Tokenizer, chat template, parsers, sampling defaults and ends of sequence; may take a second or two.
 
     ``--tokenizer`` brings its own chat template where its files have one beside a config.
 
@@ -81,11 +82,15 @@ def open_frontend(config: Config, opened: OpenedModel, components: Registry) -> 
     template = info.chat_template or opened.info.chat_template
     if config.model.chat_template is not None:
         template = _template_given(config.model.chat_template)
+    model_type = str(opened.info.config.get("model_type", ""))
+    formats, choices = open_formats(config, components, tokenizer, template or "", model_type)
     return FrontModel(
         tokenizer=tokenizer,
         chat=None if template is None else ChatTemplate(template, tokenizer),
         generation_defaults=_generation_defaults(config, opened.info),
         eos_ids=_eos_ids(_generation_config(config, opened.info), opened.info.config, tokenizer),
+        formats=formats,
+        choices=tuple(choices),
     )
 
 

@@ -85,3 +85,8 @@ def parse_count(text: str) -> int:
 def parse_context(text: str) -> int | None:
     """As :func:`parse_count`; ``auto`` and ``-1`` mean the largest that fits."""
     return None if text in ("auto", "-1") else parse_count(text)
+
+
+def parse_parser(text: str) -> str | None:
+    """A parser's name; ``none`` and an empty one mean no parser."""
+    return None if text in ("none", "") else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmkit.config.fields import option, parse_context
+from llmkit.config.fields import option, parse_context, parse_parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,18 @@ class ModelConfig:
         "what constrains answers; auto asks xgrammar, then llguidance",
         kind="grammar",
         synonyms={"guidance": "llguidance"},
+    )
+    tool_call_parser: str | None = option(
+        "auto",
+        "format in which the model calls tools; auto tells by its template and tokens; none parses no calls",
+        kind="tool_parser",
+        parse=parse_parser,
+    )
+    reasoning_parser: str | None = option(
+        "auto",
+        "format in which the model reasons; auto tells by its template and tokens; none parses no reasoning",
+        kind="reasoning_parser",
+        parse=parse_parser,
     )
     chat_template: str | None = option(None, "a Jinja file, or the template itself")
     seed: int = option(0, "of dummy weights, and of requests that give none where it is not 0", minimum=0)

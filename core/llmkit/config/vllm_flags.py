@@ -198,10 +198,14 @@ def _not_yet() -> Iterator[VllmFlag]:
     )
     yield from _rows(
         status,
-        "tools and reasoning are not parsed",
-        switches="--enable-auto-tool-choice --exclude-tools-when-tool-choice-none",
-        values="--tool-call-parser --tool-parser-plugin --tool-server --reasoning-parser "
-        "--reasoning-parser-plugin --reasoning-config",
+        "--plugin loads a plugin that has the parser",
+        values="--tool-parser-plugin --reasoning-parser-plugin",
+    )
+    yield from _rows(status, "clients run the tools", values="--tool-server")
+    yield from _rows(
+        status,
+        "a request's chat_template_kwargs say whether to reason",
+        values="--reasoning-config",
     )
     yield from _rows(
         status,

@@ -72,7 +72,6 @@ from llmkit.contracts.model import (
 )
 from llmkit.contracts.ops import OP_NAMES, OpName, Ops, OpsEnv, RegisterOps
 from llmkit.contracts.parsers import (
-    CallsMode,
     OutputParser,
     ParserHints,
     ParserSpec,
@@ -154,6 +153,7 @@ from llmkit.messages import (
     WorkerReport,
 )
 from llmkit.text import held_back, listing, nearest
+from llmkit.tools import CallsMode, ToolsAsked, read_tools
 from llmkit.types import BeamSearch, FinishReason, SamplingParams, StructuredOutput, Tool
 
 __all__ = [
@@ -301,6 +301,7 @@ __all__ = [
     "ToolCallClosed",
     "ToolCallOpened",
     "ToolFormat",
+    "ToolsAsked",
     "Usage",
     "WeightLoader",
     "WeightRef",
@@ -311,4 +312,5 @@ __all__ = [
     "held_back",
     "listing",
     "nearest",
+    "read_tools",
 ]

@@ -155,9 +155,17 @@ class ChatRenderer(Protocol):
     def render_ids(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """As :meth:`render`, encoded without adding special tokens again."""
 
-    def opening(self, prompt: str, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    def opening(
+        self,
+        prompt: str,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        continue_final_message: bool = False,
+        template_args: Mapping[str, Any] | None = None,
+    ) -> str:
         """What of ``prompt``, as :meth:`render` gave it for these arguments, the answer continues: all behind
-        the messages, or from the last one on where that is continued. Nothing an earlier message says is in it.
+        the messages, or from the last one on where that is continued. Nothing of earlier messages is in it.
         """
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from llmkit.events import Delta
+from llmkit.tools import CallsMode
 from llmkit.types import FinishReason, StructuredOutput, Tool
 
 
@@ -85,11 +86,6 @@ class ToolFormat(Protocol):
 
         :raises ValueError: the format cannot be constrained so; the text says why.
         """
-
-
-CallsMode = Literal["free", "fitting", "required", "named"]
-"""``free``: whatever the model calls. ``fitting``: a call is of these tools and fits its schema. ``required``:
-and there is at least one, and nothing but calls. ``named``: and it is one call of the only tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ needs: requests are normalised to what the template understands, a template's re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,12 +16,15 @@ from jinja2 import nodes
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.errors import CheckpointError, RequestError
 from llmkit.frontend.fields import check_text
+from llmkit.frontend.history import CallForm
 from llmkit.frontend.template_limits import budget
 from llmkit.frontend.template_sandbox import TEMPLATE_FAULTS, Sandbox
 from llmkit.text import listing
 
 MAX_TEMPLATE_CHARS = 1 << 20
 MAX_PROMPT_CHARS = 1 << 24
+OPENING_CHARS = 256
+"""Of a prompt's end, where it cannot be told what the answer continues."""
 
 ContentFormat = Literal["string", "parts", "either"]
 """What a template takes as a message's ``content``: text, a list of parts, or it looks which."""
@@ -73,6 +75,7 @@ class ChatTemplate:
         self._protected = _PROTECTED | set(tokenizer.special_tokens) | set(sandbox.globals)
         self._knows_developer = "developer" in template
         self.content_format: ContentFormat = _content_format(tree)
+        self._call_form = CallForm.of(template, tree)
 
     def render(
         self,
@@ -97,6 +100,7 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         chat = [self._prepared(message, f"messages[{i}]") for i, message in enumerate(messages)]
+        self._call_form.apply(chat)
         final = self._mark_final(chat) if continue_final_message else ""
         variables = {
             **self._tokenizer.special_tokens,
@@ -113,6 +117,29 @@ class ChatTemplate:
     def render_ids(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """As :meth:`render`, encoded without adding special tokens: the template writes its own BOS."""
         return self._tokenizer.encode(self.render(messages, **options), add_special_tokens=False)
+
+    def opening(
+        self,
+        prompt: str,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        continue_final_message: bool = False,
+        template_args: Mapping[str, Any] | None = None,
+    ) -> str:
+        """What of ``prompt`` the answer continues, as ``contracts.ChatRenderer.opening``.
+
+        Told by rendering what comes before it, so that no marker in a client's own text can be mistaken for
+        one that the template wrote.
+        """
+        earlier = messages[:-1] if continue_final_message else messages
+        try:
+            before = self.render(
+                earlier, tools=tools, add_generation_prompt=False, template_args=template_args
+            )
+        except RequestError:  # a template that takes no such beginning of a conversation
+            return prompt[-OPENING_CHARS:]
+        return prompt[_common_prefix(prompt, before) :]
 
     def _refuse_protected(self, arguments: Mapping[str, Any]) -> None:
         taken = sorted(self._protected & arguments.keys())
@@ -137,8 +164,6 @@ class ChatTemplate:
                 fresh["content"] = "\n".join(_part_text(part) for part in content)
         elif isinstance(content, str) and self.content_format == "parts":
             fresh["content"] = [{"type": "text", "text": content}]
-        for call in fresh.get("tool_calls") or ():
-            _open_arguments(call)
         reasoning = next((fresh[key] for key in _REASONING_FIELDS if key in fresh), None)
         if reasoning is not None:
             # Clients use three names; templates read the first, gpt-oss the second.
@@ -225,17 +250,16 @@ def _part_text(part: dict[str, Any]) -> str:
     return text
 
 
-def _open_arguments(call: Any) -> None:
-    """Arguments come as JSON text and go to the template as an object; what is no object stays text."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        return  # a model wrote it and the client sends it back; the template shows it as it is
-    if isinstance(arguments, dict):
-        function["arguments"] = arguments
+def _common_prefix(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one.startswith(other[least:middle], least):
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def _cut_at_mark(text: str, final: str) -> str:

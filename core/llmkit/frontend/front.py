@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmkit.config import Config
-from llmkit.contracts import CheckpointInfo, EngineReady, GrammarSpec, ModelFiles, Progress
+from llmkit.contracts import CheckpointInfo, Choice, EngineReady, GrammarSpec, ModelFiles, Progress
 from llmkit.errors import Draining, EngineDead, LlmkitError
 from llmkit.frontend.client_mp import OUT_SOCKET, SocketEngineClient
 from llmkit.frontend.engine_process import EngineDirectory, EngineProcess, describe_exit, engine_command
@@ -87,6 +87,8 @@ class Front:
         """What it died of."""
         self.model: ModelAtHand | None = None
         """Once it was found."""
+        self.choices: tuple[Choice, ...] = ()
+        """What was chosen here rather than in the engine; once it is ready."""
         self._config = config
         self._find_model = find_model
         self._preparer = Preparer(hooks, processors=processors)
@@ -209,7 +211,9 @@ class Front:
             self._preparer,
             self.services.observers,
             self._grammars,
+            front_model.formats,
         )
+        self.choices = front_model.choices
         served = served_model(config, model.files.name, model.files.path, ready.max_model_len)
         self.services.complete(front_model, self._generator, served, client)
         self._state = FrontState("ready", "ready")

@@ -119,13 +119,13 @@ class OutputPipeline:
     def _end(self, output: StepOutput) -> Finished:
         """As the text has it, else the engine. An answer that was not cut off and has calls ends for them,
         unless the client knew that there would be one, as OpenAI has it."""
-        reason, stop_reason = output.finish, output.stop_token
-        if self._text.ended:
-            reason, stop_reason = FinishReason.STOP, self._text.stopped
+        reason = FinishReason.STOP if self._text.ended else output.finish
         assert reason is not None
         if reason is FinishReason.STOP and self._text.calls and not self._called_by_name:
             reason = FinishReason.TOOL_CALLS
-        return Finished(reason, stop_reason, None if self._text.ended else output.error)
+        if self._text.ended:
+            return Finished(reason, self._text.stopped)
+        return Finished(reason, output.stop_token, output.error)
 
 
 def params_of_choice(params: SamplingParams, choice: int) -> SamplingParams:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -19,7 +20,6 @@ from llmkit.contracts import (
     SamplingParams,
     Tokenizer,
     ToolCallClosed,
-    ToolCallOpened,
     ToolFormat,
 )
 from llmkit.errors import RequestError
@@ -35,7 +35,12 @@ class Formats:
         tokenizer: Tokenizer,
         tool: ToolFormat | None = None,
         reasoning: ReasoningFormat | None = None,
+        *,
+        tool_name: str | None = None,
+        reasoning_name: str | None = None,
     ) -> None:
+        self.tool_name = tool_name
+        self.reasoning_name = reasoning_name
         self.tool = tool
         self.reasoning = reasoning
         self.tool_ids = frozenset[int]() if tool is None else _special(tokenizer, tool.special_tokens)
@@ -60,8 +65,8 @@ class Formats:
             return None
         if asked.tools and self.tool is None:
             raise RequestError(
-                "tools: it is not known how this model writes calls, so its answers cannot be parsed; start the"
-                " server with --tool-call-parser NAME, or set tool_choice to none",
+                "tools: it is not known how this model writes calls, so its answers cannot be parsed; start"
+                " the server with --tool-call-parser NAME, or set tool_choice to none",
                 param="tools",
                 code="unsupported_parameter",
             )
@@ -114,8 +119,8 @@ class AnswerParsers:
             return params
         if params.structured is not None:
             raise RequestError(
-                "structured says what the text must be, and tools and tool_choice that there must be calls of a"
-                " certain form; give only one of them",
+                "structured says what the text must be, and tools and tool_choice that there must be calls of"
+                " a certain form; give only one of them",
                 param="structured",
                 code="invalid_value",
             )
@@ -268,25 +273,12 @@ def joined(deltas: list[Delta]) -> list[Delta]:
     if len(deltas) < 2:
         return deltas
     whole: list[Delta] = []
-    texts: list[str] = []
-    for delta in deltas:
-        if (
-            whole
-            and not isinstance(delta, ToolCallOpened | ToolCallClosed)
-            and type(delta) is type(whole[-1])
-        ):
-            texts.append(delta.text)
-            continue
-        _close(whole, texts)
-        whole.append(delta)
-    _close(whole, texts)
+    for kind, group in itertools.groupby(deltas, type):
+        if issubclass(kind, Content | Reasoning | ArgumentsDelta):
+            whole.append(kind("".join(delta.text for delta in group if isinstance(delta, kind))))
+        else:
+            whole += group
     return whole
-
-
-def _close(whole: list[Delta], texts: list[str]) -> None:
-    if texts and isinstance(whole[-1], Content | Reasoning | ArgumentsDelta):
-        whole[-1] = msgspec.structs.replace(whole[-1], text="".join((whole[-1].text, *texts)))
-    texts.clear()
 
 
 def _special(tokenizer: Tokenizer, texts: Sequence[str]) -> frozenset[int]:

@@ -10,6 +10,7 @@ from typing import Any
 from llmkit.config import Config
 from llmkit.contracts import (
     ChatRenderer,
+    Choice,
     EngineClient,
     EngineStats,
     Generator,
@@ -19,6 +20,7 @@ from llmkit.contracts import (
 )
 from llmkit.errors import EngineError
 from llmkit.frontend.observers import Observers
+from llmkit.frontend.parsing import Formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class FrontModel:
     """Fields of SamplingParams that a silent request takes. ``max_tokens`` the generator fills in
     itself: a default is cut to the context where it does not fit, a request's own is refused."""
     eos_ids: tuple[int, ...] = ()
+    formats: Formats | None = None
+    """How the model writes calls and reasoning; None: neither is parsed."""
+    choices: tuple[Choice, ...] = ()
+    """How the formats were found, for the summary."""
 
 
 class FrontServices:
@@ -45,6 +51,8 @@ class FrontServices:
     chat: ChatRenderer | None
     model: ServedModel
     generation_defaults: Mapping[str, Any]
+    tool_parser: str | None
+    reasoning_parser: str | None
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -62,6 +70,9 @@ class FrontServices:
         self.tokenizer = front_model.tokenizer
         self.chat = front_model.chat
         self.generation_defaults = front_model.generation_defaults
+        formats = front_model.formats
+        self.tool_parser = None if formats is None else formats.tool_name
+        self.reasoning_parser = None if formats is None else formats.reasoning_name
         self.generator = generator
         self.model = served
         self._client = client
