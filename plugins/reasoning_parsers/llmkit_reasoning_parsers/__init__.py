@@ -1,0 +1,1 @@
+"""Reasoning formats that ship with llmkit."""
