@@ -52,6 +52,17 @@ OFFERED = (
     Offered("phi4_mini_json", "json_formats", marks=("<|tool|>",), model_types=("phi3",)),
     Offered("xlam", "json_formats"),
     Offered("hunyuan_a13b", "json_formats", marks=("<tool_calls>",), model_types=("hunyuan_v1_moe",)),
+    Offered("qwen3_coder", "markup_formats", marks=("<tool_call>", "<function=", "<parameter="), priority=1),
+    Offered("qwen3_xml", "markup_formats"),
+    Offered(
+        "seed_oss", "markup_formats", marks=("<seed:tool_call>", "<function=", "<parameter="), priority=1
+    ),
+    Offered("minimax_m2", "markup_formats", marks=("<minimax:tool_call>", "<invoke name="), priority=1),
+    Offered("glm45", "markup_formats", marks=("<tool_call>", "<arg_key>", "</arg_key>\n<arg_value>"), priority=1),
+    Offered("glm47", "markup_formats", marks=("<tool_call>", "<arg_key>", "</arg_key><arg_value>"), priority=1),
+    Offered("deepseek_v32", "markup_formats", marks=("｜DSML｜", "function_calls>", "invoke name="), priority=1),
+    Offered("deepseek_v4", "markup_formats", marks=("｜DSML｜", "tool_calls>", "invoke name="), priority=1),
+    Offered("step3", "markup_formats", marks=("<｜tool_calls_begin｜>", "<steptml:invoke"), priority=2),
 )
 
 

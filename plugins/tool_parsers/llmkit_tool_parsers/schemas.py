@@ -1,0 +1,188 @@
+"""What a tool's schema says of values that a format writes without their type."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmkit.types import Tool
+from llmkit_tool_parsers.python_values import as_json, json_inside
+
+Kinds = frozenset[str]
+
+ANY: Kinds = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
+STRING: Kinds = frozenset({"string"})
+OTHERS = ANY - STRING
+_ALIASES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array"}
+_ALIASES |= {"dict": "object", "none": "null"}
+_MAX_DEPTH = 32
+_NUMERIC = re.compile(r"[\d.eE+-]{0,64}")
+_BRACKETS = {"{": "object", "[": "array"}
+_MAX_BLANK = 256
+_WORDS = {"boolean": ("true", "false", "True", "False"), "null": ("null", "None")}
+
+
+class Signature:
+    """One tool's parameters."""
+
+    def __init__(self, tools: Iterable[Tool], name: str) -> None:
+        self._schema: Mapping[str, Any] = next((tool.parameters for tool in tools if tool.name == name), {})
+
+    def kinds(self, key: str) -> Kinds:
+        """What the value of a parameter may be; anything if the schema does not say."""
+        properties = self._schema.get("properties")
+        if isinstance(properties, dict) and key in properties:
+            return kinds_of(properties[key], self._schema)
+        return kinds_of(self._schema.get("additionalProperties"), self._schema)
+
+
+def kinds_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Kinds:
+    """JSON's types that fit a schema, read through references and unions."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return ANY
+    kinds = ANY
+    if isinstance(schema.get("$ref"), str):
+        kinds &= kinds_of(_referred(schema["$ref"], root), root, depth + 1)
+    if "type" in schema:
+        kinds &= _named(schema["type"])
+    if isinstance(schema.get("enum"), list):
+        kinds &= frozenset().union(*map(_kinds_of_value, schema["enum"]))
+    if "const" in schema:
+        kinds &= _kinds_of_value(schema["const"])
+    for word in ("anyOf", "oneOf"):
+        if isinstance(schema.get(word), list):
+            kinds &= frozenset().union(*(kinds_of(each, root, depth + 1) for each in schema[word]))
+    if isinstance(schema.get("allOf"), list):
+        for each in schema["allOf"]:
+            kinds &= kinds_of(each, root, depth + 1)
+    if schema.get("nullable") is True:
+        kinds |= {"null"}
+    if kinds == ANY and "properties" in schema:
+        return frozenset({"object"})
+    if kinds == ANY and "items" in schema:
+        return frozenset({"array"})
+    return kinds or ANY
+
+
+def without_strings(schema: Any) -> Any:
+    """The same schema for what is no string."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = dict(schema)
+    if isinstance(schema.get("type"), list):
+        kept["type"] = [name for name in schema["type"] if name != "string"]
+    if isinstance(schema.get("enum"), list):
+        kept["enum"] = [value for value in schema["enum"] if not isinstance(value, str)]
+    for word in ("anyOf", "oneOf"):
+        if isinstance(schema.get(word), list):
+            kept[word] = [each for each in map(without_strings, schema[word]) if each.get("type") != "string"]
+    return kept
+
+
+class ValueWriter:
+    """One value as JSON: a string as it arrives, anything else once it is whole.
+
+    What fits no type that the schema allows is a string: the arguments are JSON whatever the model wrote.
+    """
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self._pieces: list[str] = []
+        self._first = ""  # character that is not blank
+        self._is_string = False
+
+    def feed(self, text: str) -> str:
+        if not text:
+            return ""
+        if self._is_string:
+            return json_inside(text)
+        self._pieces.append(text)
+        self._first = self._first or text.lstrip()[:1]
+        if "string" not in self._kinds or _BRACKETS.get(self._first) in self._kinds:
+            return ""  # for a bracket, its end decides
+        raw = "".join(self._pieces)
+        if _may_become(raw, self._kinds - STRING):
+            return ""
+        self._is_string = True
+        return '"' + json_inside(raw)
+
+    def finish(self) -> str:
+        if self._is_string:
+            return '"'
+        raw = "".join(self._pieces)
+        return literal_of(raw, self._kinds - STRING) or f'"{json_inside(raw)}"'
+
+
+def literal_of(raw: str, kinds: Kinds) -> str | None:
+    """The JSON of a text that stands for a value of one of these types, which are not string."""
+    text = raw.strip()
+    if not text or not _may_become(text, kinds):
+        return None
+    for candidate in (text, as_json(text)):
+        if candidate is not None and _kind_of_json(candidate) & kinds:
+            return candidate
+    return None
+
+
+def _may_become(raw: str, kinds: Kinds) -> bool:
+    text = raw.lstrip()
+    if not text:
+        return bool(kinds) and len(raw) <= _MAX_BLANK
+    if text[0] in _BRACKETS:
+        return _BRACKETS[text[0]] in kinds
+    text = text.rstrip()
+    if kinds & {"integer", "number"} and _NUMERIC.fullmatch(text):
+        return True
+    return any(word.startswith(text) for kind, words in _WORDS.items() if kind in kinds for word in words)
+
+
+def _kind_of_json(text: str) -> Kinds:
+    try:
+        return _kinds_of_value(json.loads(text, parse_int=_integer, parse_constant=_refuse))
+    except (ValueError, RecursionError):
+        return frozenset()
+
+
+def _integer(text: str) -> int:
+    return 0  # only its type matters, and a long one would be slow or refused
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _kinds_of_value(value: Any) -> Kinds:
+    match value:
+        case bool():
+            return frozenset({"boolean"})
+        case None:
+            return frozenset({"null"})
+        case int():
+            return frozenset({"integer", "number"})
+        case float():
+            return frozenset({"number", "integer"}) if value.is_integer() else frozenset({"number"})
+        case str():
+            return STRING
+        case dict():
+            return frozenset({"object"})
+        case _:
+            return frozenset({"array"})
+
+
+def _named(names: Any) -> Kinds:
+    kinds: set[str] = set()
+    for name in names if isinstance(names, list) else [names]:
+        kind = _ALIASES.get(str(name).lower(), str(name).lower())
+        if kind not in ANY:
+            return ANY
+        kinds |= {"number", "integer"} if kind == "number" else {kind}
+    return frozenset(kinds)
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+    place: Any = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, dict) else None
+    return place

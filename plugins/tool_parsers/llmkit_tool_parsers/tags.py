@@ -1,0 +1,90 @@
+"""Structural tags: what a model may write, as nested parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmkit.types import StructuredOutput
+
+Part = dict[str, Any]
+
+_DEFINITIONS = ("$defs", "definitions")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a format writes calls one after the other, when it is made to write them."""
+
+    call_begin: str
+    """With ``{name}``."""
+    call_end: str
+    separator: str = ""
+    section: tuple[str, str] | None = None
+    """What stands before the first call and behind the last."""
+
+    def constraint(self, bodies: Mapping[str, Part], required: bool, parallel: bool) -> StructuredOutput:
+        """Calls whose inner parts are ``bodies``, by the tools' names."""
+        calls = [
+            tag(self.call_begin.replace("{name}", name), body, self.call_end) for name, body in bodies.items()
+        ]
+        several: Part = {
+            "type": "tags_with_separator",
+            "tags": calls,
+            "separator": self.separator,
+            "at_least_one": True,
+            "stop_after_first": not parallel,
+        }
+        blocks = calls if self.section is None else [tag(self.section[0], several, self.section[1])]
+        if required:
+            return structural(several if self.section is None else blocks[0])
+        trigger = self.call_begin.split("{name}")[0] if self.section is None else self.section[0]
+        return structural(
+            {
+                "type": "triggered_tags",
+                "triggers": [trigger],
+                "tags": blocks,
+                "stop_after_first": not parallel,
+            }
+        )
+
+
+def structural(part: Part) -> StructuredOutput:
+    source = json.dumps({"type": "structural_tag", "format": part}, ensure_ascii=False)
+    return StructuredOutput(kind="structural_tag", source=source)
+
+
+def tag(begin: str, content: Part, end: str) -> Part:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def text_of(value: str) -> Part:
+    return {"type": "const_string", "value": value}
+
+
+def any_text(excludes: Sequence[str] = ()) -> Part:
+    return {"type": "any_text", "excludes": list(excludes)}
+
+
+def optional(part: Part) -> Part:
+    return {"type": "optional", "content": part}
+
+
+def sequence(parts: Sequence[Part]) -> Part:
+    if not parts:
+        return text_of("")
+    return parts[0] if len(parts) == 1 else {"type": "sequence", "elements": list(parts)}
+
+
+def one_of(parts: Sequence[Part]) -> Part:
+    return parts[0] if len(parts) == 1 else {"type": "or", "elements": list(parts)}
+
+
+def json_of(schema: Any, root: Mapping[str, Any] | None = None) -> Part:
+    """JSON that fits a schema, which may refer to definitions of ``root``."""
+    inner = schema
+    if root is not None and isinstance(schema, dict):
+        inner = {**schema, **{word: root[word] for word in _DEFINITIONS if word in root}}
+    return {"type": "json_schema", "json_schema": inner}
