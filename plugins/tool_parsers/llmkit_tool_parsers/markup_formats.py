@@ -10,17 +10,7 @@ from typing import Any
 
 from llmkit.contracts import OutputParser, ParserSpec, ToolFormat
 from llmkit.types import FinishReason, StructuredOutput, Tool
-from llmkit_tool_parsers.scanning import (
-    MAX_SPACE,
-    NAME,
-    SPACE,
-    Head,
-    Machine,
-    Marks,
-    literal,
-    matched,
-    may_begin,
-)
+from llmkit_tool_parsers.scanning import NAME, SPACE, Head, Machine, Marks, Place, literal, matched, may_begin
 from llmkit_tool_parsers.schemas import ANY, OTHERS, STRING, Signature, ValueWriter, kinds_of, without_strings
 from llmkit_tool_parsers.tags import Layout, Part, any_text, json_of, one_of, optional, sequence, tag, text_of
 
@@ -207,7 +197,10 @@ def _invoke_in(opener: str, closer: str, prefix: str = "", typed: bool = False, 
 def _glm(line: str, source: str, prefix: str = "") -> Markup:
     """The name, then pairs of keys and values."""
     opener, closer = f"<{prefix}tool_call>", f"</{prefix}tool_call>"
-    key, value = (f"<{prefix}arg_key>", f"</{prefix}arg_key>"), (f"<{prefix}arg_value>", f"</{prefix}arg_value>")
+    key, value = (
+        (f"<{prefix}arg_key>", f"</{prefix}arg_key>"),
+        (f"<{prefix}arg_value>", f"</{prefix}arg_value>"),
+    )
     return Markup(
         source=source,
         openers=(opener,),
@@ -224,9 +217,21 @@ def _glm(line: str, source: str, prefix: str = "") -> Markup:
 
 def _step(source: str) -> Markup:
     """As ``_invoke_in``, each in tokens of its own within those of the section."""
-    section, call = ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"), ("<｜tool_call_begin｜>", "<｜tool_call_end｜>")
+    section, call = (
+        ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
+        ("<｜tool_call_begin｜>", "<｜tool_call_end｜>"),
+    )
     sep, invoke, parameter = "<｜tool_sep｜>", '<steptml:invoke name="', '<steptml:parameter name="'
-    head = (SPACE, literal(call[0]), r"[\w\s]{0,64}", literal(sep), SPACE, literal(invoke), NAME, literal('">'))
+    head = (
+        SPACE,
+        literal(call[0]),
+        r"[\w\s]{0,64}",
+        literal(sep),
+        SPACE,
+        literal(invoke),
+        NAME,
+        literal('">'),
+    )
     return Markup(
         source=source,
         openers=section[:1],

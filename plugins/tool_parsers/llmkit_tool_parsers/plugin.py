@@ -58,10 +58,25 @@ OFFERED = (
         "seed_oss", "markup_formats", marks=("<seed:tool_call>", "<function=", "<parameter="), priority=1
     ),
     Offered("minimax_m2", "markup_formats", marks=("<minimax:tool_call>", "<invoke name="), priority=1),
-    Offered("glm45", "markup_formats", marks=("<tool_call>", "<arg_key>", "</arg_key>\n<arg_value>"), priority=1),
-    Offered("glm47", "markup_formats", marks=("<tool_call>", "<arg_key>", "</arg_key><arg_value>"), priority=1),
-    Offered("deepseek_v32", "markup_formats", marks=("｜DSML｜", "function_calls>", "invoke name="), priority=1),
+    Offered(
+        "glm45", "markup_formats", marks=("<tool_call>", "<arg_key>", "</arg_key>\n<arg_value>"), priority=1
+    ),
+    Offered(
+        "glm47", "markup_formats", marks=("<tool_call>", "<arg_key>", "</arg_key><arg_value>"), priority=1
+    ),
+    Offered(
+        "deepseek_v32", "markup_formats", marks=("｜DSML｜", "function_calls>", "invoke name="), priority=1
+    ),
     Offered("deepseek_v4", "markup_formats", marks=("｜DSML｜", "tool_calls>", "invoke name="), priority=1),
+    Offered("pythonic", "pythonic_formats"),
+    Offered("llama4_pythonic", "pythonic_formats", marks=("<|python_start|>",), model_types=("llama4",)),
+    Offered("lfm2", "pythonic_formats", model_types=("lfm2", "lfm2_moe", "lfm2_vl")),
+    Offered("olmo3", "pythonic_formats", marks=("<function_calls>",), model_types=("olmo3",)),
+    Offered("deepseek_v3", "delimited_formats", marks=("<｜tool▁calls▁begin｜>", "```json"), priority=1),
+    Offered("deepseek_v31", "delimited_formats", marks=("<｜tool▁calls▁begin｜>",), lacks=("```json",)),
+    Offered("kimi_k2", "delimited_formats", marks=("<|tool_calls_section_begin|>",)),
+    Offered("harmony", "harmony", marks=("<|channel|>", "<|message|>", "functions")),
+    Offered("openai", "harmony"),
     Offered("step3", "markup_formats", marks=("<｜tool_calls_begin｜>", "<steptml:invoke"), priority=2),
 )
 

@@ -117,6 +117,10 @@ class Machine:
         self._text, self._at, self._blank = "", 0, []
         return self._taken()
 
+    def _accepts(self, head: re.Match[str]) -> bool:
+        """Whether a head in the midst of prose opens a call."""
+        return True
+
     def _begin(self, head: re.Match[str]) -> bool:
         """Read a call's head."""
         raise NotImplementedError
@@ -133,7 +137,8 @@ class Machine:
         if not mark:
             return False
         for place in self._places:
-            if head := place.head.match(self._text, at):
+            head = place.head.match(self._text, at)
+            if head is not None and self._accepts(head):
                 self._place = place
                 return self._begin(head)
         if may_begin((place.head for place in self._places), self._text, at):

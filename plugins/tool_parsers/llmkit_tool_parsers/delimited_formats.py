@@ -1,0 +1,161 @@
+"""Formats that write a call's name and its JSON arguments between special tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmkit.contracts import OutputParser, ParserSpec, ToolFormat
+from llmkit.types import StructuredOutput, Tool
+from llmkit_tool_parsers.constraints import arguments_schema
+from llmkit_tool_parsers.json_scanner import JsonScanner
+from llmkit_tool_parsers.scanning import NAME, SPACE, Head, Machine, Place, literal
+from llmkit_tool_parsers.tags import Layout, json_of
+
+
+@dataclass(frozen=True)
+class Delimited:
+    """One format: its tokens, and how a constraint writes them."""
+
+    source: str
+    openers: Sequence[str]
+    special_tokens: Sequence[str]
+    places: Sequence[Place]
+    no_arguments: Head
+    """What stands in the place of arguments where there are none."""
+    layout: Layout
+    name: re.Pattern[str]
+    """Its group 1 is the name in what stands in its place."""
+
+    def parser(self, spec: ParserSpec) -> OutputParser:
+        return DelimitedParser(self)
+
+    def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
+        return self.layout.constraint(
+            {tool.name: json_of(arguments_schema(tool)) for tool in tools}, required, parallel
+        )
+
+
+class DelimitedParser(Machine):
+    """The arguments' text goes out as it comes."""
+
+    def __init__(self, form: Delimited) -> None:
+        super().__init__(form.openers, form.places)
+        self._form = form
+        self._scanner = JsonScanner()
+
+    def _begin(self, head: re.Match[str]) -> bool:
+        written = head[1].strip()
+        name = self._form.name.fullmatch(written)
+        self._open(written if name is None else name[1])
+        self._scanner = JsonScanner()
+        return self._go(self._before_json, head.end())
+
+    def _before_json(self) -> bool:
+        self._skip_space()
+        if none := self._form.no_arguments.match(self._text, self._at):
+            self._arguments("{}")
+            self._close()
+            return self._go(self._behind, none.start())
+        if self._text.startswith("{", self._at):
+            return self._go(self._in_json, self._at)
+        if self._form.no_arguments.may_begin(self._text, self._at):
+            return False
+        return self._go(self._prose, self._at)
+
+    def _in_json(self) -> bool:
+        self._at, text = self._scanner.scan(self._text, self._at)
+        self._arguments(text)
+        if self._scanner.done:
+            self._close()
+            return self._go(self._behind, self._at)
+        return self._go(self._prose, self._at) if self._scanner.failed else False
+
+
+def _form(
+    sections: tuple[str, ...],
+    call: tuple[str, str],
+    name: Sequence[str],
+    written: tuple[str, str],
+    *,
+    inner: Sequence[str],
+    fence: str = "",
+    bare_name: str = "(.+)",
+    source: str,
+) -> Delimited:
+    """One format.
+
+    :param sections: what opens the place of calls, once or in several spellings, and what ends it.
+    :param name: the atoms between a call's first token and its arguments.
+    :param written: before and behind a call's arguments as the model is made to write it, with ``{name}``.
+    :param bare_name: its group 1 is the name in what stands in its place.
+    :param fence: what may stand behind the arguments.
+    """
+    *opening, closing = sections
+    passed_over = _between(*sections, call[0])
+    behind = (SPACE, *((literal(fence), SPACE) if fence else ()), literal(call[1]))
+    places = [
+        Place(
+            Head(literal(opener), passed_over, literal(call[0]), *name),
+            again=(Head(passed_over, literal(call[0]), *name),),
+            between=(Head(*behind),),
+            ends=(Head(passed_over, literal(closing)),),
+        )
+        for opener in opening
+    ]
+    alone = Place(
+        Head(literal(call[0]), *name),
+        again=(Head(SPACE, literal(call[0]), *name),),
+        between=(Head(*behind),),
+        ends=(Head(SPACE, literal(closing)),),
+    )
+    return Delimited(
+        source=source,
+        openers=(*opening, call[0]),
+        special_tokens=(*sections, *call, *inner),
+        places=(*places, alone),
+        no_arguments=Head(*behind[1:]),
+        name=re.compile(bare_name),
+        layout=Layout(*written, section=(opening[0], closing)),
+    )
+
+
+def _between(*marks: str) -> str:
+    """Atom of what stands between calls and is passed over: some text with none of these marks in it."""
+    return f"(?:(?!{'|'.join(map(re.escape, marks))})[\\s\\S]){{0,256}}"
+
+
+_DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+_DEEPSEEK_CALL, _DEEPSEEK_SEP = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"), "<｜tool▁sep｜>"
+_KIMI_CALL, _KIMI_SEP = ("<|tool_call_begin|>", "<|tool_call_end|>"), "<|tool_call_argument_begin|>"
+_TEMPLATES = "ggml-org/llama.cpp: models/templates/"
+
+FORMATS: dict[str, ToolFormat] = {
+    "deepseek_v3": _form(
+        _DEEPSEEK,
+        _DEEPSEEK_CALL,
+        (r"\w{0,32}", *literal(_DEEPSEEK_SEP), NAME, *literal("\n```json\n")),
+        (f"{_DEEPSEEK_CALL[0]}function{_DEEPSEEK_SEP}{{name}}\n```json\n", f"\n```{_DEEPSEEK_CALL[1]}"),
+        inner=(_DEEPSEEK_SEP,),
+        fence="```",
+        source=_TEMPLATES + "llama-cpp-deepseek-r1.jinja",
+    ),
+    "deepseek_v31": _form(
+        _DEEPSEEK,
+        _DEEPSEEK_CALL,
+        (NAME, *literal(_DEEPSEEK_SEP)),
+        (f"{_DEEPSEEK_CALL[0]}{{name}}{_DEEPSEEK_SEP}", _DEEPSEEK_CALL[1]),
+        inner=(_DEEPSEEK_SEP,),
+        source=_TEMPLATES + "deepseek-ai-DeepSeek-V3.1.jinja",
+    ),
+    "kimi_k2": _form(
+        ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_calls_section_end|>"),
+        _KIMI_CALL,
+        (SPACE, NAME, *literal(_KIMI_SEP)),
+        (f"{_KIMI_CALL[0]}functions.{{name}}:0{_KIMI_SEP}", _KIMI_CALL[1]),
+        inner=(_KIMI_SEP,),
+        bare_name=r"(?:functions\.)?(.+?)(?::\d+)?",
+        source=_TEMPLATES + "moonshotai-Kimi-K2.jinja",
+    ),
+}
