@@ -29,6 +29,15 @@ class StreamError(AssertionError):
 
 
 @dataclass(slots=True)
+class StreamedCall:
+    """One call of a tool, by its index."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
 class StreamedChoice:
     """One choice put together from its chunks."""
 
@@ -37,6 +46,8 @@ class StreamedChoice:
     """Chat: entries of ``content``. Completions: (token, logprob) pairs."""
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    reasoning: str = ""
+    calls: list[StreamedCall] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -58,9 +69,10 @@ class StreamedAnswer:
 def validate_stream(lines: Iterable[str]) -> StreamedAnswer:
     """Check a stream of chat or plain completions, line by line as an HTTP client gives them.
 
-    The grammar: frames of one ``data:`` line and a blank one; one id, object, time and model in all;
-    for each index (chat) the role once and first, pieces, one finish chunk with an empty delta and
-    nothing after it; at most one usage chunk, with no choices, behind all of them; ``[DONE]`` last.
+    The grammar: frames of one ``data:`` line and a blank one; one id, object, time and model in all; for each
+    index (chat) the role once and first, pieces, one finish chunk with an empty delta and nothing after it;
+    calls in the order of their indices, each with id, type and name once and first; at most one usage chunk,
+    with no choices, behind all of them; ``[DONE]`` last.
     Or an ``error`` object last, without ``[DONE]``.
 
     :raises StreamError: the first line that breaks it.
@@ -128,7 +140,25 @@ class _Grammar:
             choice.finish_reason, choice.stop_reason = part["finish_reason"], part.get("stop_reason")
             return
         choice.text += delta.get("content") or ""
+        reasoning = delta.get("reasoning_content")
+        _need(reasoning == delta.get("reasoning"), "reasoning is the same under both names", data)
+        choice.reasoning += reasoning or ""
+        for part_of_call in delta.get("tool_calls") or ():
+            _read_call(choice.calls, part_of_call, data)
         choice.logprobs += _logprobs(part["logprobs"], chat)
+
+
+def _read_call(calls: list[StreamedCall], part: dict[str, Any], data: str) -> None:
+    function = part["function"]
+    opens = part["index"] == len(calls)
+    _need(opens or part["index"] == len(calls) - 1, "calls come in the order of their indices", data)
+    told = [name in part for name in ("id", "type")] + ["name" in function]
+    _need(told == [opens] * 3, "id, type and name are in the first piece of a call and only there", data)
+    if opens:
+        _need(part["type"] == "function" and bool(part["id"]), "a call has an id and is a function", data)
+        _need(part["id"] not in [call.id for call in calls], "ids of calls differ", data)
+        calls.append(StreamedCall(part["id"], function["name"], ""))
+    calls[-1].arguments += function["arguments"]
 
 
 def _payloads(lines: Iterable[str]) -> Iterable[str]:

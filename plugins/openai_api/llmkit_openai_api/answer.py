@@ -54,7 +54,7 @@ def usage_body(usage: Usage) -> UsageBody:
 
 def finish_reason(finished: Finished) -> str:
     """In OpenAI's words; a choice that failed never gets here."""
-    if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH):
+    if finished.reason not in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS):
         raise ValueError(f"{finished.reason} is no reason a client may see")
     return finished.reason.value
 

@@ -11,6 +11,7 @@ from llmkit.contracts import (
     FinishReason,
     Generation,
     Merged,
+    Parsing,
     RequestContext,
     SamplingParams,
     Services,
@@ -34,8 +35,10 @@ class Choices:
         context: RequestContext,
         *,
         add_special_tokens: bool,
+        parsing: Parsing | None = None,
     ) -> None:
         """``prompts`` by what the request calls each, such as ``prompt[1]``, for its errors."""
+        self._parsing = parsing
         self._generator = services.generator
         self._prompts = prompts
         self._params = params
@@ -74,7 +77,11 @@ class Choices:
         for name, prompt in self._prompts.items():
             try:
                 generation = await self._generator.submit(
-                    prompt, self._params, self._context, add_special_tokens=self._add_special_tokens
+                    prompt,
+                    self._params,
+                    self._context,
+                    add_special_tokens=self._add_special_tokens,
+                    parsing=self._parsing,
                 )
             except RequestError as error:
                 _name_prompt(error, name)

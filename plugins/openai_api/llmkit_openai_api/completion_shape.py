@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmkit.contracts import Finished, FoldedChoice, PositionLogprobs, PromptLogprobs, Services, Tokens, Usage
+from llmkit.contracts import (
+    Content,
+    Finished,
+    FoldedChoice,
+    PositionLogprobs,
+    PromptLogprobs,
+    Services,
+    Tokens,
+    Usage,
+)
 from llmkit_openai_api.answer import Answer, finish_reason
 from llmkit_openai_api.choices import Choices, Prompt
 from llmkit_openai_api.logprobs import CompletionLogprobsWriter, joined, names, prompt_logprobs
 from llmkit_openai_api.schema import CompletionRequest
+from llmkit_openai_api.stream import Shown
 from llmkit_openai_api.wire import CompletionChoice, CompletionLogprobs, Envelope
 
 
 class CompletionShape:
     """See :class:`llmkit_openai_api.stream.AnswerShape`."""
+
+    hides_reasoning = False
 
     def __init__(
         self, services: Services, body: CompletionRequest, prompts: Sequence[Prompt], choices: Choices
@@ -47,10 +59,11 @@ class CompletionShape:
             return None
         return self._answer.wrap([CompletionChoice(index=index, text=echo, logprobs=logprobs, **asked)])
 
-    def piece(self, index: int, text: str, tokens: Tokens) -> Envelope:
+    def piece(self, index: int, delta: Shown, tokens: Tokens) -> Envelope:
+        assert isinstance(delta, Content), "nobody parses a plain completion"
         logprobs = self._of_answer(index, tokens.logprobs)
         ids = self._ids(tokens.token_ids)
-        return self._answer.wrap([CompletionChoice(index=index, text=text, logprobs=logprobs, **ids)])
+        return self._answer.wrap([CompletionChoice(index=index, text=delta.text, logprobs=logprobs, **ids)])
 
     def ending(self, index: int, finished: Finished) -> Envelope:
         return self._answer.wrap([self._ended(index, "", None, finished)])

@@ -19,7 +19,6 @@ HARMLESS = frozenset(
     {
         "guided_decoding_backend",
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_retention",
@@ -31,8 +30,8 @@ HARMLESS = frozenset(
         "user",
     }
 )
-"""Fields that change nothing in the answer, or nothing without tools; taken in silence. Those of an
-object within the body have its name in front."""
+"""Fields that change nothing in the answer; taken in silence. Those of an object within the body have its
+name in front."""
 
 _SAMPLING = (
     "n",
@@ -79,16 +78,6 @@ def refuse_unsupported(body: Body) -> None:
         harmless = _REFUSED.get(name)
         if harmless is not None and value is not None and not harmless(value):
             raise not_yet(name)
-
-
-def refuse_tools(tools: list[Any] | None, tool_choice: str | Mapping[str, Any] | None) -> None:
-    """Tools may be listed only where the request forbids their use. :raises RequestError: else."""
-    if tool_choice == "none":
-        return
-    if tools:
-        raise not_yet("tools")
-    if tool_choice is not None and tool_choice != "auto":
-        raise RequestError("tool_choice asks for a call, but there are no tools", param="tool_choice")
 
 
 def not_yet(name: str) -> RequestError:

@@ -165,6 +165,10 @@ class ChatRequest(SamplingBody, Conversation):
     """``POST /v1/chat/completions``."""
 
     max_completion_tokens: Integer | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    parse_output: bool | None = None
+    """False leaves calls and reasoning in the content, as the model wrote them."""
     logprobs: bool | None = None
     top_logprobs: Annotated[Integer, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     modalities: Items[str] | None = None

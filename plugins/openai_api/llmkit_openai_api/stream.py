@@ -13,13 +13,27 @@ from typing import Protocol
 import msgspec
 
 from llmkit import Draining, EngineDead, EngineError, RequestTimeout
-from llmkit.contracts import Content, Event, Finished, FoldedChoice, PromptLogprobs, Tokens, Usage
+from llmkit.contracts import (
+    ArgumentsDelta,
+    Content,
+    Event,
+    Finished,
+    FoldedChoice,
+    PromptLogprobs,
+    Reasoning,
+    Tokens,
+    ToolCallClosed,
+    ToolCallOpened,
+    Usage,
+)
 from llmkit_openai_api.choices import Choices
 from llmkit_openai_api.wire import Envelope
 
 logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
+Shown = Content | Reasoning | ToolCallOpened | ArgumentsDelta
+"""What is worth a chunk."""
 
 
 class AnswerShape(Protocol):
@@ -27,12 +41,13 @@ class AnswerShape(Protocol):
 
     shows_tokens: bool
     """Tokens are worth a chunk without text: their ids or logprobs are shown."""
+    hides_reasoning: bool
 
     def opening(self, index: int, prompt: PromptLogprobs | None) -> Envelope | None:
         """Before anything else of a choice; with the prompt's logprobs where they were asked for."""
 
-    def piece(self, index: int, text: str, tokens: Tokens) -> Envelope:
-        """Text and the tokens since the last piece."""
+    def piece(self, index: int, delta: Shown, tokens: Tokens) -> Envelope:
+        """A piece of the answer and the tokens since the last one."""
 
     def ending(self, index: int, finished: Finished) -> Envelope:
         """The last of a choice: why it ended and nothing else."""
@@ -65,23 +80,25 @@ class StreamWriter:
                 """The opening has shown them."""
             case Tokens():
                 self._take(index, event)
-            case Content():
-                frames += self._piece(index, event.text)
+            case Reasoning() if self._shape.hides_reasoning:
+                """Its tokens go with what comes next."""
+            case Content() | Reasoning() | ToolCallOpened() | ArgumentsDelta():
+                frames += self._piece(index, event)
+            case ToolCallClosed():
+                """The next call or the end says so."""
             case Finished():
                 if self._tokens[index].token_ids and self._shape.shows_tokens:
-                    frames += self._piece(index, "")
+                    frames += self._piece(index, Content(""))
                 frames += _frame(self._shape.ending(index, event))
-            case _:
-                raise TypeError(f"a stream has no chunk for a {type(event).__name__}")
         return frames
 
     def end(self, usage: Usage) -> bytes:
         """After the last event."""
         return (_frame(self._shape.usage(usage)) if self._include_usage else b"") + DONE
 
-    def _piece(self, index: int, text: str) -> bytes:
+    def _piece(self, index: int, delta: Shown) -> bytes:
         tokens, self._tokens[index] = self._tokens[index], _NO_TOKENS
-        return _frame(self._shape.piece(index, text, tokens))
+        return _frame(self._shape.piece(index, delta, tokens))
 
     def _take(self, index: int, tokens: Tokens) -> None:
         held = self._tokens[index]

@@ -122,5 +122,8 @@ def _wrong(field: str, message: str) -> RequestError:
 def name_field(error: RequestError, body: SamplingBody) -> None:
     """Put in an error about the wanted output what the request calls it: the front says ``structured``."""
     if error.param == "structured":
-        error.param, _ = structured_output(body)
-        error.args = (str(error).replace("structured", error.param, 1),)
+        field, _ = structured_output(body)
+        if field == "structured" and getattr(body, "tools", None):
+            field = "tools"  # what the answer must be are calls of them
+        error.param = field
+        error.args = (str(error).replace("structured", field, 1),)

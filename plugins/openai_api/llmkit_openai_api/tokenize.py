@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from llmkit import RequestError
-from llmkit.contracts import Services
+from llmkit.contracts import Services, read_tools
 from llmkit_openai_api.chat import render
-from llmkit_openai_api.request import UnknownFields, check_model, not_yet, refuse_unsupported
+from llmkit_openai_api.request import UnknownFields, check_model, refuse_unsupported
 from llmkit_openai_api.schema import DetokenizeRequest, TokenizeRequest
 from llmkit_openai_api.wire import json_response
 
@@ -51,10 +51,9 @@ async def _ids(services: Services, body: TokenizeRequest, request: Request) -> l
         return await services.generator.tokenize(
             body.prompt, add_special_tokens=True if special is None else special
         )
-    if body.tools:
-        raise not_yet("tools")
-    text = await render(services, body, request)
-    return await services.generator.tokenize(text, add_special_tokens=bool(special))
+    asked = read_tools(body.tools)
+    rendered = await render(services, body, request, with_tools=bool(asked.tools))
+    return await services.generator.tokenize(rendered.text, add_special_tokens=bool(special))
 
 
 def _answer(services: Services, ids: list[int], with_text: bool) -> Response:

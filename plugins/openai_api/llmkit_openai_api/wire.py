@@ -55,9 +55,39 @@ class PromptToken(msgspec.Struct, frozen=True):
     decoded_token: str
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class CalledTool(msgspec.Struct, frozen=True):
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class FunctionDelta(msgspec.Struct, frozen=True):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class CallDelta(msgspec.Struct, frozen=True):
+    """``id``, ``type`` and the name are in a call's first one only."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Reasoning has two names: older clients know the first, vLLM's newer ones the second."""
+
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class TokenIds(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +106,13 @@ class ChatChunkChoice(TokenIds, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    content: str
+    content: str | None
+    """Null where there are calls or reasoning and no text."""
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[CalledTool] | UnsetType = UNSET
 
 
 class ChatChoice(TokenIds, frozen=True, kw_only=True):
