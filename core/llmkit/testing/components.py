@@ -14,19 +14,20 @@ from llmkit.registry import Registry
 
 
 def create(
-    kind: str, name: str, spec: Any, *, plugin: str | None = None, options: Mapping[str, str] | None = None
+    kind: str, name: str, *specs: Any, plugin: str | None = None, options: Mapping[str, str] | None = None
 ) -> Any:
-    """Make a registered component; skips the running test with its reason where it refuses ``spec``.
+    """Make a registered component; skips the running test with its reason where it refuses.
 
+    :param specs: what its factory takes before the plugin's options: one spec, or nothing for parsers.
     :param plugin: to enable, where the component is not built in.
     :param options: the plugin's options, as typed.
     """
     registry = _registry(kind, name, plugin, tuple(sorted((options or {}).items())))
     entry = registry.get(kind, name)
-    reason = entry.refuses(spec) if entry.refuses is not None else None
+    reason = entry.refuses(*specs) if entry.refuses is not None else None
     if reason is not None:
         pytest.skip(f"{kind} {name} refuses: {reason}")
-    return registry.create(kind, name, spec)
+    return registry.create(kind, name, *specs)
 
 
 @cache

@@ -207,7 +207,8 @@ class CallReader:
         self._at += count
         if self._after_syntax:
             rest = text.lstrip()
-            self._space.append(text[: len(text) - len(rest)])
+            if len(rest) < len(text):
+                self._space.append(text[: len(text) - len(rest)])
             if not rest:
                 return
             self._after_syntax = False
