@@ -22,10 +22,13 @@ from llmkit.config.flags import needed
 from llmkit.contracts import (
     AddRequest,
     Finished,
+    FoldedCall,
+    Parsing,
     RequestContext,
     SamplingParams,
     StepOutput,
     Tokenizer,
+    read_tools,
 )
 from llmkit.engine.client_inproc import InprocClient
 from llmkit.errors import EngineError, RequestError, UsageError
@@ -37,6 +40,7 @@ from llmkit.frontend.check import check_prompt
 from llmkit.frontend.fields import check_text
 from llmkit.frontend.grammars import grammar_spec
 from llmkit.frontend.output import OutputPipeline, params_of_choice
+from llmkit.frontend.parsing import AnswerParsers, Formats
 from llmkit.frontend.prepare import Prepared, Preparer
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated
 from llmkit.messages import CallTarget
@@ -59,6 +63,9 @@ class Completion:
     """The stop string or stop token id that ended it."""
     logprobs: list[PositionLogprobs] | None
     """One a token; None where they were not asked for."""
+    reasoning: str = ""
+    """Of a conversation's answer, where the model's way of reasoning is known."""
+    tool_calls: tuple[FoldedCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,14 @@ class Output:
     def logprobs(self) -> list[PositionLogprobs] | None:
         return self.choices[0].logprobs
 
+    @property
+    def reasoning(self) -> str:
+        return self.choices[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[FoldedCall, ...]:
+        return self.choices[0].tool_calls
+
 
 class LLM:
     """A model ready to generate. Owns its engine; calls from several threads take turns.
@@ -108,6 +123,7 @@ class LLM:
         front = open_frontend(config, opened, plugins.registry)
         self.tokenizer: Tokenizer = front.tokenizer
         self._chat = front.chat
+        self._formats = front.formats or Formats(front.tokenizer)
         self._defaults = front.generation_defaults
         self._hooks = prepare_hooks(plugins)
         self._processors = processor_checks(plugins)
@@ -154,8 +170,8 @@ class LLM:
         :raises RequestError: a prompt or parameter is wrong; nothing was generated.
         :raises EngineError: the engine failed.
         """
-        many = _as_prompts(prompts)
-        return self._run([self._encode(prompt) for prompt in many], self._params_for(params, len(many)))
+        many = [_Prompt(self._encode(prompt)) for prompt in _as_prompts(prompts)]
+        return self._run(many, self._params_for(params, len(many)))
 
     def chat(
         self,
@@ -163,11 +179,15 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[Output]:
         """Answer one conversation, or each of several; an output a conversation, in order.
+
+        ``tools`` and ``tool_choice`` are as the server takes them.
 
         :raises RequestError: also where the model has no chat template, or it refuses the messages.
         """
@@ -175,17 +195,25 @@ class LLM:
             raise RequestError(
                 "the model has no chat template; give one with chat_template=", param="messages"
             )
-        conversations = _as_conversations(messages)
-        prompts = [
-            self._chat.render_ids(
-                conversation,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                template_args=chat_template_kwargs,
+        asked = read_tools(tools, tool_choice)
+        template_args = dict(chat_template_kwargs or {})
+        shared: dict[str, Any] = {
+            "tools": tools if asked.tools else None,
+            "continue_final_message": continue_final_message,
+            "template_args": template_args,
+        }
+        prompts = []
+        for conversation in _as_conversations(messages):
+            text = self._chat.render(conversation, add_generation_prompt=add_generation_prompt, **shared)
+            parsing = Parsing(
+                tools=asked.tools,
+                calls=asked.calls,
+                parallel=parallel_tool_calls,
+                prompt_tail=self._chat.opening(text, conversation, **shared),
+                template_args=template_args,
             )
-            for conversation in conversations
-        ]
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            prompts.append(_Prompt(ids, self._formats.answer(parsing)))
         return self._run(prompts, self._params_for(params, len(prompts)))
 
     def reset_prefix_cache(self) -> None:
@@ -211,24 +239,29 @@ class LLM:
 
     # ---- prompts to outputs ----
 
-    def _run(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Output]:
+    def _run(self, prompts: Sequence[_Prompt], params: Sequence[SamplingParams]) -> list[Output]:
         jobs = [self._job(*asked) for asked in zip(prompts, params, strict=True)]
         with self._turn:
             return _Batch(self._running(), jobs).run()
 
-    def _job(self, prompt_ids: Sequence[int], params: SamplingParams) -> _Job:
-        check_prompt(prompt_ids, self._limits.vocab_size)
-        prompt_ids = truncated(prompt_ids, params, self._limits)
+    def _job(self, prompt: _Prompt, params: SamplingParams) -> _Job:
+        check_prompt(prompt.ids, self._limits.vocab_size)
+        prompt_ids = truncated(prompt.ids, params, self._limits)
+        parsers = prompt.parsers
+        if parsers is not None:
+            params = parsers.constrained(params)
         prepared = self._prepare(prompt_ids, params)
         params = prepared.params
         words = bad_word_ids(self.tokenizer, params.bad_words, self._limits.vocab_size)
         structured = params.structured
         grammar = None if structured is None else self._grammars.compile_now(structured)
+        if grammar is not None and parsers is not None:
+            grammar = parsers.behind_reasoning(grammar)
         attachments = dataclasses.replace(prepared.attachments, bad_words=words, grammar=grammar)
         requests = make_requests(prompt_ids, params, RequestContext(), self._limits, attachments)
         if params.beam_search is not None:
-            return _BeamJob(requests[0], params, self.tokenizer, self._limits.vocab_size)
-        return _SamplingJob(requests, params, self.tokenizer)
+            return _BeamJob(requests[0], params, self.tokenizer, parsers, self._limits.vocab_size)
+        return _SamplingJob(requests, params, self.tokenizer, parsers)
 
     def _prepare(self, prompt_ids: Sequence[int], params: SamplingParams) -> Prepared:
         if not self._hooks and not params.plugin_args:
@@ -253,6 +286,13 @@ class LLM:
         if len(params) != prompts:
             raise UsageError(f"{len(params)} SamplingParams for {prompts} prompts; give one, or one a prompt")
         return params
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    ids: Sequence[int]
+    parsers: AnswerParsers | None = None
+    """What its answers are parsed with."""
 
 
 class _Job(Protocol):
@@ -311,13 +351,19 @@ class _Batch:
 class _SamplingJob:
     """Choices of a prompt; owns their pipelines and what they gave."""
 
-    def __init__(self, requests: list[AddRequest], params: SamplingParams, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        requests: list[AddRequest],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        parsers: AnswerParsers | None,
+    ) -> None:
         self._requests = requests
         self._params = params
         self._folds = {request.request_id: ChoiceFold() for request in requests}
         self._pipelines = {
             request.request_id: OutputPipeline(
-                tokenizer, request.prompt_ids, params_of_choice(params, request.choice)
+                tokenizer, request.prompt_ids, params_of_choice(params, request.choice), parsers
             )
             for request in requests
         }
@@ -355,8 +401,14 @@ class _BeamJob:
     """A beam search; owns the outputs of the round under way."""
 
     def __init__(
-        self, request: AddRequest, params: SamplingParams, tokenizer: Tokenizer, vocab_size: int
+        self,
+        request: AddRequest,
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        parsers: AnswerParsers | None,
+        vocab_size: int,
     ) -> None:
+        self._parsers = parsers
         self._request = request
         self._params = params
         self._tokenizer = tokenizer
@@ -391,7 +443,8 @@ class _BeamJob:
         return requests
 
     def _fold(self, result: StepOutput) -> FoldedChoice:
-        return fold(OutputPipeline(self._tokenizer, self._request.prompt_ids, self._params).feed(result))
+        prompt_ids = self._request.prompt_ids
+        return fold(OutputPipeline(self._tokenizer, prompt_ids, self._params, self._parsers).feed(result))
 
 
 def _completion(choice: FoldedChoice, params: SamplingParams) -> Completion:
@@ -401,6 +454,8 @@ def _completion(choice: FoldedChoice, params: SamplingParams) -> Completion:
         finish_reason=choice.finish.reason,
         stop_reason=choice.finish.stop_reason,
         logprobs=None if params.logprobs is None else choice.logprobs,
+        reasoning=choice.reasoning,
+        tool_calls=choice.calls,
     )
 
 

@@ -80,7 +80,8 @@ class Entry:
     """The plugin that registered it, or ``CORE``."""
     refuses: Callable[[Any], str | None] | None = None
     priority: int = 0
-    """Among those that do not refuse, ``auto`` takes the highest; below 0 it takes none."""
+    """Among those that do not refuse, ``auto`` takes the highest; below 0 it takes none. Among those that
+    recognize a model, it takes the highest whatever it is."""
     rank: int = 0
     """Among equal priorities: -1 goes first (``tryfirst``), 1 last (``trylast``), then load order."""
     traits: Mapping[str, Any] = field(default_factory=dict)
@@ -220,10 +221,9 @@ class Registry:
         if requested != "auto":
             return Choice(kind, self.name_of(self.get(kind, requested)), "by name")
         for entry in self.entries(kind):
-            if entry.auto and entry.priority >= 0:
-                why = _recognition(entry, hints)
-                if why is not None:
-                    return Choice(kind, self.name_of(entry), f"auto: {why}")
+            why = _recognition(entry, hints) if entry.auto else None
+            if why is not None:
+                return Choice(kind, self.name_of(entry), f"auto: {why}")
         return None
 
     def usable(self, kind: str, spec: Any) -> list[str]:
