@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmkit.contracts import ToolFormat
+from llmkit.contracts import Tool, ToolFormat
 from llmkit.testing.components import create
 from llmkit.testing.tool_parsers import Calls, Golden, ToolParserContract
 
@@ -82,3 +82,166 @@ class TestHermes(JsonContract):
 
     def write(self, calls: Calls) -> str:
         return "\n".join(f"<tool_call>\n{obj(*call)}\n</tool_call>" for call in calls)
+
+
+class TestGranite4(JsonContract):
+    name = "granite4"
+
+    def write(self, calls: Calls) -> str:
+        return "\n".join(f"<tool_call>\n{obj(*call)}\n</tool_call>" for call in calls)
+
+
+class TestLlama3(JsonContract):
+    name = "llama3_json"
+    own_goldens = [
+        Golden(
+            "after its tag",
+            '<|python_tag|>{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}',
+            calls=[("f", {"a": 1}), ("g", {})],
+        ),
+        Golden(
+            "with a type",
+            '{"type": "function", "name": "f", "parameters": {"a": "b"}}',
+            calls=[("f", {"a": "b"})],
+        ),
+        Golden("an answer in JSON", '{"name": "Ann", "age": 3}', content='{"name": "Ann", "age": 3}'),
+        Golden("a name and no more", '{"name": "Ann"}', content='{"name": "Ann"}'),
+        Golden("a tool's name and no more", '{"name": "f"}', calls=[("f", {})], tools=[Tool("f")]),
+        Golden("code", "<|python_tag|>print({1: 2})", content="<|python_tag|>print({1: 2})"),
+        Golden(
+            "braces before",
+            'With {x} and {"name": 1}: {"name": "f", "parameters": {}}',
+            content='With {x} and {"name": 1}: ',
+            calls=[("f", {})],
+        ),
+    ]
+
+    def write(self, calls: Calls) -> str:
+        return "; ".join(obj(*call, key="parameters") for call in calls)
+
+
+class TestLlama4(JsonContract):
+    name = "llama4_json"
+
+    def write(self, calls: Calls) -> str:
+        inner = "; ".join(obj(*call, key="parameters") for call in calls)
+        return f"<|python_start|>{inner}<|python_end|>"
+
+
+class TestMistralList(JsonContract):
+    """Up to tokenizer 7."""
+
+    name = "mistral"
+    own_goldens = [
+        Golden(
+            "with an id",
+            '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "]"}, "id": "123456789"}]',
+            calls=[("f", {"a": "]"})],
+        ),
+        Golden("an empty list", "[TOOL_CALLS][] No.", content="[TOOL_CALLS][] No."),
+    ]
+
+    def write(self, calls: Calls) -> str:
+        return "[TOOL_CALLS][" + ", ".join(obj(*call) for call in calls) + "]"
+
+
+class TestMistralNamed(JsonContract):
+    """Since tokenizer 11."""
+
+    name = "mistral"
+    own_goldens = [
+        Golden(
+            "with an id",
+            '[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"a": "[ARGS]"}[TOOL_CALLS]g[CALL_ID]1234567ab[ARGS]{}',
+            calls=[("f", {"a": "[ARGS]"}), ("g", {})],
+        ),
+        Golden("without a marker", '[TOOL_CALLS]f{"a": 1}', calls=[("f", {"a": 1})]),
+        Golden("no call", "[TOOL_CALLS]f(1) or so", content="[TOOL_CALLS]f(1) or so"),
+    ]
+
+    def write(self, calls: Calls) -> str:
+        return "".join(
+            f"[TOOL_CALLS]{name}[ARGS]{json.dumps(arguments, ensure_ascii=False)}"
+            for name, arguments in calls
+        )
+
+
+class TestGranite(JsonContract):
+    name = "granite"
+    own_goldens = [
+        Golden(
+            "with its first marker",
+            '<tool_call>[{"name": "f", "arguments": {"a": [[1], 2]}}]',
+            calls=[("f", {"a": [[1], 2]})],
+        ),
+        Golden(
+            "half a list",
+            '<|tool_call|>[{"name": "f", "arguments": {}}, {"nome": 1}]',
+            content=', {"nome": 1}]',
+            calls=[("f", {})],
+        ),
+    ]
+
+    def write(self, calls: Calls) -> str:
+        return "<|tool_call|>[" + ", ".join(obj(*call) for call in calls) + "]"
+
+
+class TestGranite20b(JsonContract):
+    name = "granite_20b_fc"
+
+    def write(self, calls: Calls) -> str:
+        return "\n".join("<function_call> " + obj(*call) for call in calls)
+
+
+class TestJamba(JsonContract):
+    name = "jamba"
+
+    def write(self, calls: Calls) -> str:
+        return "<tool_calls>[\n    " + ",\n    ".join(obj(*call) for call in calls) + "\n]</tool_calls>"
+
+
+class TestHunyuan(JsonContract):
+    name = "hunyuan_a13b"
+
+    def write(self, calls: Calls) -> str:
+        return "<tool_calls>[" + ", ".join(obj(*call) for call in calls) + "]</tool_calls>"
+
+
+class TestInternlm2(JsonContract):
+    name = "internlm2"
+
+    def write(self, calls: Calls) -> str:
+        return "\n".join(
+            f"<|action_start|><|plugin|>\n{obj(*call, key='parameters')}<|action_end|>" for call in calls
+        )
+
+
+class TestPhi4Mini(JsonContract):
+    name = "phi4_mini_json"
+    own_goldens = [
+        Golden(
+            "a word", "functools is in Python: functools[0]", content="functools is in Python: functools[0]"
+        ),
+        Golden(
+            "lists in it",
+            'functools[{"name": "tag", "arguments": {"t": ["a", "]"]}}]',
+            calls=[("tag", {"t": ["a", "]"]})],
+        ),
+    ]
+
+    def write(self, calls: Calls) -> str:
+        return "functools[" + ", ".join(obj(*call) for call in calls) + "]"
+
+
+class TestXlam(JsonContract):
+    name = "xlam"
+    own_goldens = [
+        Golden("fenced", '```json\n[{"name": "f", "arguments": {}}]\n```', calls=[("f", {})]),
+        Golden("tagged", '<tool_call>[{"name": "f", "arguments": {}}]</tool_call>', calls=[("f", {})]),
+        Golden("Mistral's", '[TOOL_CALLS] [{"name": "f", "arguments": {}}]', calls=[("f", {})]),
+        Golden("lists", "[1, 2] and []", content="[1, 2] and []"),
+        Golden("code", "```json\n{}\n```", content="```json\n{}\n```"),
+    ]
+
+    def write(self, calls: Calls) -> str:
+        return "[" + ", ".join(obj(*call) for call in calls) + "]"
