@@ -121,6 +121,11 @@ def _same() -> Iterator[VllmFlag]:
         "same", "or --attn; CPU_ATTN is paged-cpu, TORCH_SDPA is reference", values="--attention-backend"
     )
     yield from _rows("same", "off by default", switches="--async-scheduling")
+    yield from _rows(
+        "same",
+        "also `auto`, the default, and `none`",
+        values="--tool-call-parser --reasoning-parser",
+    )
     yield from _rows("same", "also `raw_logprobs` and `processed_logprobs`", values="--logprobs-mode")
     yield from _rows(
         "same", "how many draft tokens; --speculator says whose", values="--num-speculative-tokens"
@@ -159,6 +164,16 @@ def _no_effect() -> Iterator[VllmFlag]:
         "--scheduler-reserve-full-isl",
         values="--max-parallel-loading-workers --stream-interval --safetensors-load-strategy "
         "--num-lookahead-slots --num-scheduler-steps --renderer-num-workers",
+    )
+    yield from _rows(
+        "no effect",
+        "calls are parsed wherever their format is known",
+        switches="--enable-auto-tool-choice",
+    )
+    yield from _rows(
+        "no effect",
+        "tools are never shown under tool_choice none",
+        switches="--exclude-tools-when-tool-choice-none",
     )
     yield from _rows(
         "no effect",
