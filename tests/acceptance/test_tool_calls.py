@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from llmkit.testing.bytes_tokenizer import CHATML
+from llmkit.testing.bytes_tokenizer import CHATML, VOCAB_SIZE
 from llmkit.testing.http import ServerProcess, validate_stream
 from tests.acceptance.conftest import Scripted
 
@@ -36,17 +36,25 @@ TOOLS: list[Any] = [
 WEATHER = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 CUT = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zür'
+SPECIAL = ("<think>", "</think>")
+
+
+def thinks(thought: str, then: str) -> list[int]:
+    """Token ids of reasoning between special tokens, and of what follows it."""
+    return [VOCAB_SIZE, *thought.encode(), VOCAB_SIZE + 1, *then.encode()]
+
+
 SCRIPT = {
     "rules": [
         {"match": "auto-case", "text": WEATHER},
         {"match": "text-case", "text": "No tool is needed."},
         {"match": "parallel-case", "text": f"{WEATHER}\n{NOW}"},
-        {"match": "reasoning-case", "text": f"<think>\nA city is named.\n</think>\n\n{WEATHER}"},
+        {"match": "reasoning-case", "tokens": thinks("A city is named.\n", f"\n\n{WEATHER}")},
         {"match": "around-case", "text": f"Let me look. {WEATHER}Done."},
         {"match": "cut-case", "text": CUT},
         {"match": "forced-case", "text": WEATHER},
-        {"match": "thought-case", "text": f"<think>\nA city.\n</think>{WEATHER}"},
-        {"match": "open-case", "text": f"A city.\n</think>\n\n{WEATHER}"},
+        {"match": "thought-case", "tokens": thinks("A city.\n", WEATHER)},
+        {"match": "open-case", "tokens": thinks("A city.\n", WEATHER)[1:]},
     ]
 }
 TEMPLATE = CHATML.replace(
@@ -59,7 +67,7 @@ TEMPLATE = CHATML.replace(
 def tool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     servers = Scripted(tmp_path_factory.mktemp("s"))
     flags = ["--tool-call-parser=hermes", "--reasoning-parser=qwen3", "--enable-auto-tool-choice"]
-    yield servers.start(*flags, script=SCRIPT, model={"chat_template": TEMPLATE})
+    yield servers.start(*flags, script=SCRIPT, model={"chat_template": TEMPLATE, "special": SPECIAL})
     servers.close()
 
 
@@ -210,7 +218,7 @@ def test_the_off_switch(client: openai.OpenAI) -> None:
         model="tiny",
         messages=[{"role": "user", "content": "reasoning-case"}],
         tools=TOOLS,
-        extra_body={"parse_output": False},
+        extra_body={"parse_output": False, "skip_special_tokens": False},
     )
     message = answer.choices[0].message
     assert message.content is not None

@@ -43,7 +43,9 @@ class Formats:
         self.reasoning_name = reasoning_name
         self.tool = tool
         self.reasoning = reasoning
-        self.tool_ids = frozenset[int]() if tool is None else _special(tokenizer, tool.special_tokens)
+        self.tool_ids = frozenset[int]()
+        if tool is not None:
+            self.tool_ids = _special(tokenizer, (*tool.special_tokens, *tool.openers))
         """Special tokens that the parser must see, whatever a request shows of them."""
         self.reasoning_ids = frozenset[int]()
         self.start_id: int | None = None
@@ -51,7 +53,8 @@ class Formats:
         self.end_ids: tuple[int, ...] = ()
         """The tokens that end it."""
         if reasoning is not None:
-            self.reasoning_ids = _special(tokenizer, reasoning.special_tokens)
+            marks = (*reasoning.special_tokens, reasoning.start, reasoning.end)
+            self.reasoning_ids = _special(tokenizer, marks)
             start = tokenizer.encode(reasoning.start, add_special_tokens=False)
             self.start_id = start[0] if len(start) == 1 else None
             self.end_ids = tuple(tokenizer.encode(reasoning.end, add_special_tokens=False))

@@ -9,6 +9,7 @@ directory without weight files, so that a forgotten download is noticed at once.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,17 @@ def write(
     chat_template: str | None = CHATML,
     add_bos: bool = False,
     max_position_embeddings: int = 4096,
+    special: Sequence[str] = (),
 ) -> Path:
     """Fill ``directory`` (made if need be) with tokenizer and config files; gives it back.
 
-    ``chat_template=None`` leaves the model without one; ``add_bos`` makes plain prompts begin with 258.
+    ``chat_template=None`` leaves the model without one; ``add_bos`` makes plain prompts begin with 258;
+    ``special`` are further special tokens, from 259 on.
     """
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
-    _dump(root / "tokenizer.json", _tokenizer(add_bos))
+    names = _SPECIAL | dict(enumerate(special, VOCAB_SIZE))
+    _dump(root / "tokenizer.json", _tokenizer(add_bos, names))
     tokenizer_config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": _SPECIAL[BOS_ID],
@@ -48,7 +52,7 @@ def write(
     if chat_template is not None:
         tokenizer_config["chat_template"] = chat_template
     _dump(root / "tokenizer_config.json", tokenizer_config)
-    _dump(root / "config.json", _config(max_position_embeddings))
+    _dump(root / "config.json", _config(max_position_embeddings, len(special)))
     _dump(root / "generation_config.json", {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID})
     return root
 
@@ -61,11 +65,11 @@ def byte_alphabet() -> dict[int, str]:
     return spelling | {byte: chr(256 + place) for place, byte in enumerate(hidden)}
 
 
-def _tokenizer(add_bos: bool) -> dict[str, Any]:
+def _tokenizer(add_bos: bool, names: dict[int, str]) -> dict[str, Any]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",
-        "added_tokens": [{"id": i, "content": text, **flags} for i, text in sorted(_SPECIAL.items())],
+        "added_tokens": [{"id": i, "content": text, **flags} for i, text in sorted(names.items())],
         "normalizer": None,
         "pre_tokenizer": {
             "type": "ByteLevel",
@@ -83,7 +87,7 @@ def _tokenizer(add_bos: bool) -> dict[str, Any]:
         "model": {
             "type": "BPE",
             "vocab": {text: byte for byte, text in sorted(byte_alphabet().items())}
-            | {text: i for i, text in _SPECIAL.items()},
+            | {text: i for i, text in names.items()},
             "merges": [],
         },
     }
@@ -101,11 +105,11 @@ def _begin() -> dict[str, Any]:
     }
 
 
-def _config(max_position_embeddings: int) -> dict[str, Any]:
+def _config(max_position_embeddings: int, more_tokens: int) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": VOCAB_SIZE + more_tokens,
         "hidden_size": 32,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
