@@ -19,12 +19,15 @@ from llmkit.contracts import (
     EngineStats,
     FinishReason,
     PositionLogprobs,
+    ReasoningFormat,
     StepOutput,
     TokenLogprob,
+    ToolFormat,
 )
 from llmkit.errors import Draining, EngineDead
 from llmkit.frontend.chat_template import ChatTemplate
 from llmkit.frontend.generate import FrontGenerator
+from llmkit.frontend.parsing import Formats
 from llmkit.frontend.prepare import PrepareHook, Preparer
 from llmkit.frontend.requests import Limits
 from llmkit.frontend.services import FrontModel, FrontServices, served_model
@@ -244,6 +247,8 @@ class LocalFront:
     hooks: Sequence[PrepareHook] = ()
     add_bos: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    tool: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
 
     def __post_init__(self) -> None:
         self.state = State()
@@ -252,16 +257,30 @@ class LocalFront:
         self.error: EngineDead | None = None
         self.engine = ScriptedEngine()
         self.ready = self.engine.ready
+        self.choices = ()
         self.services = FrontServices(self.config)
         tokenizer = self.tokenizer or ByteTokenizer(self.add_bos)
         chat = None if self.template is None else ChatTemplate(self.template, tokenizer)
         limits = Limits(MAX_MODEL_LEN, VOCAB_SIZE, (EOS_ID,))
+        formats = Formats(
+            tokenizer,
+            self.tool,
+            self.reasoning,
+            tool_name=None if self.tool is None else "tool",
+            reasoning_name=None if self.reasoning is None else "reasoning",
+        )
         generator = FrontGenerator(
-            self.engine, tokenizer, limits, self.config, Preparer(self.hooks), self.services.observers
+            self.engine,
+            tokenizer,
+            limits,
+            self.config,
+            Preparer(self.hooks),
+            self.services.observers,
+            formats=formats,
         )
         self.generator = generator
         self.services.complete(
-            FrontModel(tokenizer, chat, self.defaults),
+            FrontModel(tokenizer, chat, self.defaults, formats=formats),
             generator,
             served_model(self.config, "tiny", "/models/tiny", MAX_MODEL_LEN),
             self.engine,
