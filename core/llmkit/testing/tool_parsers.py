@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from llmkit.contracts import ParserSpec, ToolFormat
 from llmkit.events import ArgumentsDelta, Content, Delta, ToolCallClosed, ToolCallOpened
+from llmkit.testing.components import create
+from llmkit.testing.grammars import SPEC, accepts
 from llmkit.types import FinishReason, Tool
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
@@ -26,6 +28,21 @@ Calls = Sequence[tuple[str, Mapping[str, Any]]]
 
 LONGER, MOST_TIMES = 16, 64
 """How much longer an output is whose time is compared, and how much more it may take."""
+
+TOOLS = (
+    Tool(
+        "put",
+        parameters={
+            "type": "object",
+            "properties": {"count": {"type": "integer"}, "text": {"type": "string"}},
+            "required": ["count", "text"],
+            "additionalProperties": False,
+        },
+    ),
+    Tool("ping"),
+)
+ALLOWED = [("put", {"count": 12, "text": "a b"}), ("ping", {})]
+"""Calls of these tools."""
 
 NAMES = st.text("abcXYZ019_-", min_size=1, max_size=12).map("f".__add__)
 TEXTS = st.one_of(
@@ -124,6 +141,8 @@ class ToolParserContract:
     goldens: Sequence[Golden] = ()
     streams_strings = True
     """A string argument goes out as it comes."""
+    constrains = True
+    """It can say what its calls must be."""
     parallel = True
     """Its models may write several calls."""
 
@@ -269,6 +288,44 @@ class ToolParserContract:
                     for many in (length // LONGER, length)
                 )
                 assert long < MOST_TIMES * max(short, 1e-3), (kind, size, short, long)
+
+    def test_a_constraint_lets_calls_of_the_tools_through(self) -> None:
+        one, two = self.write(ALLOWED[:1]), self.write(ALLOWED)
+        required = self._allows(required=True, parallel=True)
+        assert required(one)
+        assert required(two) or not self.parallel
+        free = self._allows(required=False, parallel=True)
+        assert free("No call.")
+        assert free(one)
+        assert free("So:\n" + one)
+
+    def test_a_constraint_lets_nothing_else_through(self) -> None:
+        unknown, unfit = self.write([("other", {})]), self.write([("put", {"count": "many", "text": "x"})])
+        required = self._allows(required=True, parallel=True)
+        free = self._allows(required=False, parallel=True)
+        for output in (unknown, unfit):
+            assert not required(output)
+            assert not free(output)
+        assert not required("")
+        assert not required("No call.")
+
+    def test_a_constraint_to_one_call_lets_no_second_through(self) -> None:
+        for required in (True, False):
+            allows = self._allows(required=required, parallel=False)
+            assert allows(self.write(ALLOWED[:1]))
+            assert not self.parallel or not allows(self.write(ALLOWED))
+
+    def _allows(self, *, required: bool, parallel: bool) -> Callable[[str], bool]:
+        """Whether an output as a whole is what the format's constraint to ``TOOLS`` allows."""
+        made = self.make_format()
+        if not self.constrains:
+            with pytest.raises(ValueError, match=r"\w"):
+                made.constraint(TOOLS, required=required, parallel=parallel)
+            pytest.skip("this format cannot be constrained")
+        wanted = made.constraint(TOOLS, required=required, parallel=parallel)
+        backend = create("grammar", "xgrammar", SPEC)
+        grammar = backend.load(backend.compile(wanted))
+        return lambda output: accepts(grammar, output)
 
     def _long(self, kind: str, made: ToolFormat, length: int) -> str:
         """About so many characters that a parser could be slow with."""

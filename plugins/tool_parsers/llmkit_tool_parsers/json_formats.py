@@ -179,6 +179,14 @@ def _decoded(text: str) -> str:
 _TAGS = ("<tool_call>", "</tool_call>")
 _LISTED = Layout(before="[", between=", ", after="]", listed=True)
 _LLAMA = Layout(head='{{"name": {name}, "parameters": ', between="; ")
+_MISTRAL = JsonFormat(
+    openers=("[TOOL_CALLS]",),
+    special_tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+    layout=Layout(before="[TOOL_CALLS]", head="{name}[ARGS]", tail="", quoted=False),
+    reader=MistralReader,
+    source="mistralai/Ministral-3-14B-Reasoning-2512, chat template",
+)
+"""It reads both generations; models of the first are to be held to their own, ``mistral_list``."""
 
 FORMATS = {
     "hermes": JsonFormat(
@@ -212,12 +220,11 @@ FORMATS = {
         layout=_LLAMA,
         source="",
     ),
-    "mistral": JsonFormat(
-        openers=("[TOOL_CALLS]",),
-        special_tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
-        layout=Layout(before="[TOOL_CALLS]", head="{name}[ARGS]", tail="", quoted=False),
-        reader=MistralReader,
-        source="mistralai/Mistral-Nemo-Instruct-2407 and Mistral-Small-3.2-24B-Instruct-2506, chat templates",
+    "mistral": _MISTRAL,
+    "mistral_list": replace(
+        _MISTRAL,
+        layout=replace(_LISTED, before="[TOOL_CALLS]["),
+        source="mistralai/Mistral-Nemo-Instruct-2407, chat template",
     ),
     "granite": JsonFormat(
         openers=("<|tool_call|>", "<tool_call>"),

@@ -29,15 +29,22 @@ class Offered:
 
 
 OFFERED = (
-    Offered("hermes", "json_formats", marks=("<tool_call>", "arguments"), lacks=("<function=", "<arg_key>")),
+    Offered(
+        "hermes",
+        "json_formats",
+        marks=("<tool_call>", "arguments"),
+        lacks=("<function=", "<arg_key>", "<tool_calls>"),
+    ),
     Offered(
         "llama3_json",
         "json_formats",
         marks=("<|python_tag|>", '"parameters": '),
+        lacks=("<tool_call>",),
         model_types=("llama", "mllama"),
     ),
     Offered("llama4_json", "json_formats"),
-    Offered("mistral", "json_formats", marks=("[TOOL_CALLS]",)),
+    Offered("mistral", "json_formats", marks=("[TOOL_CALLS]", "[ARGS]")),
+    Offered("mistral_list", "json_formats", marks=("[TOOL_CALLS]",), lacks=("[ARGS]",)),
     Offered("granite", "json_formats", marks=("<|tool_call|>",), model_types=("granite", "granitemoe")),
     Offered("granite_20b_fc", "json_formats", marks=("<function_call>",), model_types=("gpt_bigcode",)),
     Offered(

@@ -122,17 +122,24 @@ class TestLlama3(JsonContract):
 
 class TestLlama4(JsonContract):
     name = "llama4_json"
+    own_goldens = [
+        Golden(
+            "between its marks",
+            '<|python_start|>{"name": "f", "parameters": {"a": 1}}<|python_end|>',
+            calls=[("f", {"a": 1})],
+        ),
+    ]
 
     def write(self, calls: Calls) -> str:
-        inner = "; ".join(obj(*call, key="parameters") for call in calls)
-        return f"<|python_start|>{inner}<|python_end|>"
+        return "; ".join(obj(*call, key="parameters") for call in calls)
 
 
 class TestMistralList(JsonContract):
     """Up to tokenizer 7."""
 
-    name = "mistral"
+    name = "mistral_list"
     own_goldens = [
+        Golden("of the other generation", '[TOOL_CALLS]f[ARGS]{"a": 1}', calls=[("f", {"a": 1})]),
         Golden(
             "with an id",
             '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "]"}, "id": "123456789"}]',
@@ -150,6 +157,11 @@ class TestMistralNamed(JsonContract):
 
     name = "mistral"
     own_goldens = [
+        Golden(
+            "of the other generation",
+            '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
+            calls=[("f", {"a": 1}), ("g", {})],
+        ),
         Golden(
             "with an id",
             '[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"a": "[ARGS]"}[TOOL_CALLS]g[CALL_ID]1234567ab[ARGS]{}',
