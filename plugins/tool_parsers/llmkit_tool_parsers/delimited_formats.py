@@ -10,7 +10,7 @@ from llmkit.contracts import OutputParser, ParserSpec, ToolFormat
 from llmkit.types import StructuredOutput, Tool
 from llmkit_tool_parsers.constraints import arguments_schema
 from llmkit_tool_parsers.json_scanner import JsonScanner
-from llmkit_tool_parsers.scanning import NAME, SPACE, Head, Machine, Place, literal
+from llmkit_tool_parsers.scanning import NAME, SPACE, Head, Machine, Place, literal, matched, may_begin
 from llmkit_tool_parsers.tags import Layout, json_of
 
 
@@ -22,8 +22,8 @@ class Delimited:
     openers: Sequence[str]
     special_tokens: Sequence[str]
     places: Sequence[Place]
-    no_arguments: Head
-    """What stands in the place of arguments where there are none."""
+    no_arguments: Sequence[Head]
+    """What stands behind a call's head where it has no arguments."""
     layout: Layout
     name: re.Pattern[str]
     """Its group 1 is the name in what stands in its place."""
@@ -54,13 +54,13 @@ class DelimitedParser(Machine):
 
     def _before_json(self) -> bool:
         self._skip_space()
-        if none := self._form.no_arguments.match(self._text, self._at):
+        if matched(self._form.no_arguments, self._text, self._at):
             self._arguments("{}")
             self._close()
-            return self._go(self._behind, none.start())
+            return self._go(self._behind, self._at)
         if self._text.startswith("{", self._at):
             return self._go(self._in_json, self._at)
-        if self._form.no_arguments.may_begin(self._text, self._at):
+        if may_begin(self._form.no_arguments, self._text, self._at):
             return False
         return self._go(self._prose, self._at)
 
@@ -115,7 +115,7 @@ def _form(
         openers=(*opening, call[0]),
         special_tokens=(*sections, *call, *inner),
         places=(*places, alone),
-        no_arguments=Head(*behind[1:]),
+        no_arguments=(Head(*behind[1:]),),
         name=re.compile(bare_name),
         layout=Layout(*written, section=(opening[0], closing)),
     )
@@ -124,6 +124,37 @@ def _form(
 def _between(*marks: str) -> str:
     """Atom of what stands between calls and is passed over: some text with none of these marks in it."""
     return f"(?:(?!{'|'.join(map(re.escape, marks))})[\\s\\S]){{0,256}}"
+
+
+def _harmony() -> Delimited:
+    """Messages for a tool. The rest of Harmony is the reasoning parser's, which leaves these as they are.
+
+    The recipient stands before or behind the channel, the prompt may have the header's beginning.
+    """
+    start, channel, message, constrain = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+    ends = ("<|call|>", "<|end|>", "<|return|>")
+    header = _between(message, start, *ends, " to=")
+    call = (
+        *literal(" to=functions."),
+        r"([\w.-]{1,128})",
+        _between(message, start, *ends),
+        *literal(message),
+    )
+    behind = [Head(SPACE, literal(end)) for end in ends]
+    heads = (Head(literal(start), header, *call), Head(literal(channel), header, *call), Head(*call))
+    return Delimited(
+        source="openai/harmony: docs/format.md",
+        openers=(start, channel, " to=functions."),
+        special_tokens=(start, channel, message, constrain, *ends),
+        places=[Place(head, ends=behind) for head in heads],
+        no_arguments=behind,
+        name=re.compile("(.+)"),
+        layout=Layout(
+            f"{channel}commentary to=functions.{{name}} {constrain}json{message}",
+            ends[0],
+            separator=f"{start}assistant",
+        ),
+    )
 
 
 _DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
@@ -158,4 +189,6 @@ FORMATS: dict[str, ToolFormat] = {
         bare_name=r"(?:functions\.)?(.+?)(?::\d+)?",
         source=_TEMPLATES + "moonshotai-Kimi-K2.jinja",
     ),
+    "harmony": _harmony(),
 }
+FORMATS["openai"] = FORMATS["harmony"]

@@ -82,8 +82,8 @@ OFFERED = (
     Offered("deepseek_v3", "delimited_formats", marks=("<｜tool▁calls▁begin｜>", "```json"), priority=1),
     Offered("deepseek_v31", "delimited_formats", marks=("<｜tool▁calls▁begin｜>",), lacks=("```json",)),
     Offered("kimi_k2", "delimited_formats", marks=("<|tool_calls_section_begin|>",)),
-    Offered("harmony", "harmony", marks=("<|channel|>", "<|message|>", "functions")),
-    Offered("openai", "harmony"),
+    Offered("harmony", "delimited_formats", marks=("<|channel|>", "<|message|>", "functions")),
+    Offered("openai", "delimited_formats"),
     Offered("step3", "markup_formats", marks=("<｜tool_calls_begin｜>", "<steptml:invoke"), priority=2),
 )
 
