@@ -78,7 +78,7 @@ class LiteralReader:
             return at + 1
         if char == _CLOSERS[self._brackets[-1]]:
             out.append("}" if self._brackets.pop() == "{" else "]")
-            self._comma = ""
+            self._comma, self._is_key = "", False
             return self._complete(at + 1)
         if self._want == "item":
             return self._value(char, at, out)

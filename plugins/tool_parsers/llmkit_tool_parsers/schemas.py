@@ -118,7 +118,7 @@ class ValueWriter:
 def literal_of(raw: str, kinds: Kinds) -> str | None:
     """The JSON of a text that stands for a value of one of these types, which are not string."""
     text = raw.strip()
-    if not text or not _may_become(text, kinds):
+    if not text:
         return None
     for candidate in (text, as_json(text)):
         if candidate is not None and _kind_of_json(candidate) & kinds:

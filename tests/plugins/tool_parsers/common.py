@@ -43,8 +43,10 @@ def _of(
     after: str = "",
     content: str | None = None,
 ) -> Golden:
-    text = before + after if content is None else content
-    return Golden(golden_id, before + write(calls) + after, text, calls, tools=tools_of(calls))
+    written = write(calls)
+    lead = written[: len(written) - len(written.lstrip())] if before else ""
+    text = before + lead + after if content is None else content
+    return Golden(golden_id, before + written + after, text, calls, tools=tools_of(calls))
 
 
 class FormatContract(ToolParserContract):

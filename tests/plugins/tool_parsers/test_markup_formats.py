@@ -64,7 +64,9 @@ class TestQwen3Coder(FormatContract):
     def write(self, calls: Calls) -> str:
         return "\n".join(
             f"<tool_call>\n<function={name}>\n"
-            + "".join(f"<parameter={key}>\n{plain(value)}\n</parameter>\n" for key, value in arguments.items())
+            + "".join(
+                f"<parameter={key}>\n{plain(value)}\n</parameter>\n" for key, value in arguments.items()
+            )
             + "</function>\n</tool_call>"
             for name, arguments in calls
         )
@@ -121,7 +123,8 @@ class TestMinimaxM2(FormatContract):
             + "".join(
                 f'<invoke name="{name}">\n'
                 + "".join(
-                    f'<parameter name="{key}">{plain(value)}</parameter>\n' for key, value in arguments.items()
+                    f'<parameter name="{key}">{plain(value)}</parameter>\n'
+                    for key, value in arguments.items()
                 )
                 + "</invoke>\n"
                 for name, arguments in calls

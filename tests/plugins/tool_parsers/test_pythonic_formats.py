@@ -6,7 +6,6 @@ import ast
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,10 +52,12 @@ class TestPythonic(FormatContract):
                 )
             ],
         ),
-        Golden("as JSON has it", "[f(a=true, b=null, c=false)]", calls=[("f", {"a": True, "b": None, "c": False})]),
         Golden(
-            "no literal", "[f(a=Color.RED)]", content="Color.RED)]", cut_off=("f", '{"a": ')
+            "as JSON has it",
+            "[f(a=true, b=null, c=false)]",
+            calls=[("f", {"a": True, "b": None, "c": False})],
         ),
+        Golden("no literal", "[f(a=Color.RED)]", content="Color.RED)]", cut_off=("f", '{"a": ')),
         Golden("no keyword", "[f(1)]", content="[f(1)]"),
         Golden("a list in prose", "See [f(a=1) for a in b].", content="See [f(a=1) for a in b]."),
         Golden("on a line of its own", "So:\n[f(a=1)]", content="So:\n", calls=[("f", {"a": 1})]),
