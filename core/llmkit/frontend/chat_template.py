@@ -74,8 +74,10 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._protected = _PROTECTED | set(tokenizer.special_tokens) | set(sandbox.globals)
         self._knows_developer = "developer" in template
+        self._knows_calls = "tool_calls" in template
         self.content_format: ContentFormat = _content_format(tree)
         self._call_form = CallForm.of(template, tree)
+        self._no_content = None if _wants_none(tree) else ""
 
     def render(
         self,
@@ -155,6 +157,9 @@ class ChatTemplate:
             raise RequestError(f"{where} is {type(message).__name__}; a message is an object", param=where)
         # A missing key reads better than None: templates print `None` or fail on it.
         fresh = {key: _plain(value, where) for key, value in message.items() if value is not None}
+        if self._knows_calls and fresh.get("tool_calls"):
+            # A turn of calls alone: templates read its content, most as text, some ask whether it is none.
+            fresh.setdefault("content", self._no_content)
         if fresh.get("role") == "developer" and not self._knows_developer:
             fresh["role"] = "system"
         content = fresh.get("content")
@@ -289,6 +294,20 @@ def _content_format(tree: nodes.Template) -> ContentFormat:
         for test in tree.find_all(nodes.Test)
     )
     return "either" if looks else "parts"
+
+
+def _wants_none(tree: nodes.Template) -> bool:
+    """Whether a turn without content has none for this template, rather than an empty text."""
+    content = {"content"}
+    tests = (test for test in tree.find_all(nodes.Test) if test.name == "none")
+    empties = (
+        compared
+        for compared in tree.find_all(nodes.Compare)
+        if any(isinstance(other.expr, nodes.Const) and other.expr.value == "" for other in compared.ops)
+    )
+    return any(_is_content(test.node, content) for test in tests) and not any(
+        _is_content(compared.expr, content) for compared in empties
+    )
 
 
 def _is_content(node: nodes.Node, names: set[str]) -> bool:
