@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: serve test test-full test-lm-eval soak check bench docs clean
+.PHONY: serve test test-full test-lm-eval templates soak check bench docs clean
 
 serve: $(STAMP)
 	$(BIN)/llmkit serve $(MODEL) $(SERVE_ARGS)
@@ -36,6 +36,10 @@ $(LM_EVAL_STAMP):
 	$(PYTHON) -m venv .venv-lm-eval
 	.venv-lm-eval/bin/python -m pip install -q $(PIP_INDEX_ARGS) "lm-eval[api]==0.4.13" transformers
 	touch $@
+
+# Published chat templates, through which tests render calls; without them those tests are skipped.
+templates: $(DEV_STAMP)
+	$(BIN)/python -m tests.templates.fetch
 
 soak: $(DEV_STAMP)
 	$(BIN)/python -m tests.soak $(MINUTES)

@@ -12,34 +12,37 @@ from llmkit.contracts import ParserHints, ReasoningFormat, RegisterReasoningPars
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A format's name and by what ``auto`` knows a model that writes it; all that is given must hold."""
+    """A format's name and by what ``auto`` knows a model that writes it: all of it; never, without marks."""
 
     name: str
     marks: tuple[str, ...] = ()
     """Texts of the chat template, or special tokens of the model."""
-    model_types: tuple[str, ...] = ()
-    """Beginnings of the model type in config.json."""
+    model_type: str = ""
+    """What the model type in config.json begins with."""
     priority: int = 0
 
 
+SPECIAL, GENERAL, ANY = 2, 1, 0
+"""Priorities: tags or tokens that no other has; those of a family; what many write."""
+
 OFFERED = (
-    Offered("gptoss", marks=("<|channel|>", "analysis")),
-    Offered("cohere", marks=("<|START_THINKING|>",)),
-    Offered("gemma", marks=("<|channel>", "thought")),
-    Offered("mistral", marks=("[THINK]",)),
-    Offered("seed_oss", marks=("<seed:think>",)),
-    Offered("hunyuan_a13b", marks=("<think>", "<answer>")),
-    Offered("granite", marks=("<|start_of_role|>", "thinking")),
-    Offered("minimax_m2", marks=("]~b]", "<think>")),
-    Offered("kimi_k2", marks=("<|im_middle|>", "<think>")),
-    Offered("glm45", marks=("[gMASK]", "<think>")),
-    Offered("ernie45", marks=("<think>",), model_types=("ernie4_5",), priority=1),
-    Offered("step3", marks=("<think>",), model_types=("step3",), priority=1),
-    Offered("olmo3", marks=("<think>",), model_types=("olmo3",), priority=1),
-    Offered("nemotron_v3", marks=("<think>",), model_types=("nemotron",), priority=1),
-    Offered("deepseek_v3", marks=("<｜Assistant｜>", "<think>", "thinking")),
-    Offered("deepseek_r1", marks=("<｜Assistant｜>", "<think>"), priority=-1),
-    Offered("qwen3", marks=("<think>", "</think>"), priority=-2),
+    Offered("gptoss", marks=("<|channel|>", "<|message|>", "analysis"), priority=SPECIAL),
+    Offered("cohere", marks=("<|START_THINKING|>",), priority=SPECIAL),
+    Offered("gemma", marks=("<|channel>", "thought"), priority=SPECIAL),
+    Offered("mistral", marks=("[THINK]",), priority=SPECIAL),
+    Offered("seed_oss", marks=("<seed:think>",), priority=SPECIAL),
+    Offered("granite", marks=("<|start_of_role|>", "<response>"), priority=SPECIAL),
+    Offered("hunyuan_a13b", marks=("<think>", "<answer>"), model_type="hunyuan", priority=SPECIAL),
+    Offered("ernie45", marks=("<think>",), model_type="ernie4_5", priority=SPECIAL),
+    Offered("step3", marks=("<think>",), model_type="step3", priority=SPECIAL),
+    Offered("olmo3", marks=("<think>",), model_type="olmo3", priority=SPECIAL),
+    Offered("nemotron_v3", marks=("<think>",), model_type="nemotron", priority=SPECIAL),
+    Offered("minimax_m2", marks=("]~b]", "<think>"), priority=SPECIAL),
+    Offered("kimi_k2", marks=("<|im_middle|>", "<think>"), priority=SPECIAL),
+    Offered("glm45", marks=("[gMASK]", "<think>"), priority=SPECIAL),
+    Offered("deepseek_v3", marks=("<｜Assistant｜>", "</think>", "thinking"), priority=SPECIAL),
+    Offered("deepseek_r1", marks=("<｜Assistant｜>", "</think>"), priority=GENERAL),
+    Offered("qwen3", marks=("<think>", "</think>"), priority=ANY),
     Offered("identity"),
 )
 
@@ -63,10 +66,10 @@ def make(name: str, options: Any) -> ReasoningFormat:
 
 def recognizes(offered: Offered, hints: ParserHints) -> str | None:
     """Why this is the model's format, None if it is not."""
-    if not offered.marks or not hints.model_type.startswith(offered.model_types or ""):
+    if not offered.marks or not hints.model_type.startswith(offered.model_type):
         return None
     if not all(mark in hints.template or mark in hints.special_tokens for mark in offered.marks):
         return None
     marks = " and ".join(offered.marks)
-    kind = f", the model type is {hints.model_type}" if offered.model_types else ""
+    kind = f", the model type is {hints.model_type}" if offered.model_type else ""
     return f"its template or tokens have {marks}{kind}"
