@@ -40,7 +40,7 @@ OFFERED = (
     Offered("minimax_m2", marks=("]~b]", "<think>"), priority=SPECIAL),
     Offered("kimi_k2", marks=("<|im_middle|>", "<think>"), priority=SPECIAL),
     Offered("glm45", marks=("[gMASK]", "<think>"), priority=SPECIAL),
-    Offered("deepseek_v3", marks=("<｜Assistant｜>", "</think>", "thinking"), priority=SPECIAL),
+    Offered("deepseek_v3", marks=("<｜Assistant｜>", "</think>", " thinking"), priority=SPECIAL),
     Offered("deepseek_r1", marks=("<｜Assistant｜>", "</think>"), priority=GENERAL),
     Offered("qwen3", marks=("<think>", "</think>"), priority=ANY),
     Offered("identity"),

@@ -412,3 +412,25 @@ def test_a_broken_template_is_refused_at_start(tokenizer: Tokenizer) -> None:
         ChatTemplate("\n{% for %}", tokenizer)
     with pytest.raises(CheckpointError, match="characters"):
         ChatTemplate("x" * (1 << 21), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        pytest.param("{{ m.content ~ '|' ~ m.tool_calls[0].function.name }}", "|f", id="text"),
+        pytest.param("{{ m.content is none }} {{ m.tool_calls|length }}", "True 1", id="asks-for-none"),
+        pytest.param(
+            "{{ m.content is none or m.content == '' }} {{ m.content|length }} {{ m.tool_calls|length }}",
+            "True 0 1",
+            id="takes-both",
+        ),
+    ],
+)
+@pytest.mark.parametrize("content", [{}, {"content": None}], ids=["absent", "null"])
+def test_a_turn_of_calls_alone_has_the_content_that_the_template_reads(
+    tokenizer: Tokenizer, template: str, expected: str, content: dict[str, Any]
+) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chat = ChatTemplate("{% for m in messages %}" + template + "{% endfor %}", tokenizer)
+    shown = chat.render([{"role": "assistant", "tool_calls": [call], **content}], add_generation_prompt=False)
+    assert expected in shown
