@@ -90,18 +90,27 @@ def _prints_arguments(tree: nodes.Template) -> bool:
             names.add(assign.target.name)
     if any(_is_arguments(test.node, names) for test in tree.find_all(nodes.Test) if test.name != "defined"):
         return False
-    filtered = [found.node for found in tree.find_all(nodes.Filter)]
+    filters = list(tree.find_all(nodes.Filter))
+    filtered = [found.node for found in filters if not _is_ours(found)]
     read = [found.node for found in tree.find_all(nodes.Getattr)]
     read += [found.node for found in tree.find_all(nodes.Getitem)]
     if any(node is not None and _is_arguments(node, names) for node in (*filtered, *read)):
         return False
     printed = [node for output in tree.find_all(nodes.Output) for node in output.nodes]
-    joined = [node for concat in tree.find_all(nodes.Concat) for node in concat.nodes]
+    tuples = [found.node for found in filters if _is_ours(found) and isinstance(found.node, nodes.Tuple)]
+    joined = [node for parts in tuples for node in parts.items]  # what ``~`` joins
     added = [side for add in tree.find_all(nodes.Add) for side in (add.left, add.right)]
     return any(_is_arguments(node, names) for node in (*printed, *joined, *added))
 
 
+def _is_ours(found: nodes.Filter) -> bool:
+    """The sandbox put it there: the names of its own filters are no identifiers."""
+    return not found.name.isidentifier()
+
+
 def _is_arguments(node: nodes.Node, names: set[str]) -> bool:
+    if isinstance(node, nodes.Filter) and node.node is not None and _is_ours(node):
+        return _is_arguments(node.node, names)
     if isinstance(node, nodes.Name):
         return node.name in names
     if isinstance(node, nodes.Getattr):

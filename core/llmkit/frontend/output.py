@@ -71,7 +71,7 @@ class OutputPipeline:
             events.append(_tokens(output.token_ids[:used], (output.logprobs or [])[:used]))
         if not self._text.ended:
             if output.finish is None:
-                return events + joined(deltas)
+                return events + (joined(deltas) if len(deltas) > 1 else deltas)
             deltas += self._rest(output.finish)
         else:
             self.abort_needed = output.finish is None
@@ -95,22 +95,23 @@ class OutputPipeline:
     def _deltas(self, output: StepOutput) -> tuple[list[Delta], int]:
         """What the step shows and how many of its tokens count: those up to the end that the text has."""
         deltas: list[Delta] = []
-        for used, token_id in enumerate(output.token_ids[: self._shown(output)], start=1):
+        ids = output.token_ids
+        if output.finish is FinishReason.STOP and self._hides_last(output):
+            ids = ids[:-1]
+        text = self._text
+        for used, token_id in enumerate(ids, start=1):
             piece = self._detokenizer.feed(token_id)
             if piece:
-                armed = self.num_tokens + used > self._min_tokens
-                deltas += self._text.feed(piece, armed=armed)
-                if self._text.ended:
+                deltas += text.feed(piece, armed=self.num_tokens + used > self._min_tokens)
+                if text.ended:
                     return deltas, used
         return deltas, len(output.token_ids)
 
-    def _shown(self, output: StepOutput) -> int:
-        """How many of the step's tokens are text: the one that ends the answer is not, unless a parser knows
-        it or it was asked for.
-        """
-        ids = output.token_ids
-        hidden = output.finish is FinishReason.STOP and not (output.complete or self._shows_stop_token)
-        return len(ids) - 1 if hidden and ids and ids[-1] not in self._spelt_out else len(ids)
+    def _hides_last(self, output: StepOutput) -> bool:
+        """The token that ended it is no text, unless a parser knows it or it was asked for."""
+        if output.complete or self._shows_stop_token:
+            return False
+        return output.token_ids[-1:] == [] or output.token_ids[-1] not in self._spelt_out
 
     def _rest(self, reason: FinishReason) -> list[Delta]:
         """What the stages still hold."""

@@ -163,10 +163,7 @@ class PlainText:
 
     def __init__(self, matcher: StopMatcher) -> None:
         self._matcher = matcher
-
-    @property
-    def ended(self) -> bool:
-        return self._matcher.matched is not None
+        self.ended = False
 
     @property
     def stopped(self) -> str | None:
@@ -175,6 +172,8 @@ class PlainText:
     def feed(self, text: str, *, armed: bool) -> list[Delta]:
         """As :meth:`ParsedText.feed`."""
         shown = self._matcher.feed(text, armed=armed)
+        if self._matcher.matched is not None:
+            self.ended = True
         return [Content(shown)] if shown else []
 
     def finish(self, rest: str, reason: FinishReason, *, armed: bool) -> list[Delta]:
@@ -273,8 +272,6 @@ class ParsedText:
 
 def joined(deltas: list[Delta]) -> list[Delta]:
     """Neighbours of one kind as one."""
-    if len(deltas) < 2:
-        return deltas
     whole: list[Delta] = []
     for kind, group in itertools.groupby(deltas, type):
         if issubclass(kind, Content | Reasoning | ArgumentsDelta):
