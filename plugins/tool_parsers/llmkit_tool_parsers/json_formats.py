@@ -13,6 +13,7 @@ from llmkit_tool_parsers.json_scanner import JsonScanner
 from llmkit_tool_parsers.reading import CallReader, Malformed, Reading
 
 _NAME = re.compile(r"[\w.:/-]*")
+_NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 _BARE_KEYS = ("name", *_ARGUMENTS, "type", "id")
 
@@ -67,7 +68,7 @@ class JsonCallReader(CallReader):
         comma = ","
         while comma:
             key = yield from self._key(bare)
-            if key == "name" and not name:
+            if key in _NAMES and not name:
                 name = yield from self._string()
             elif key in _ARGUMENTS and not arguments and not streamed:
                 streamed = bool(name) and (yield from self._streamed(name))
@@ -152,7 +153,7 @@ class JsonFormat:
     """Markers that come before a call or before all; one that ends in a bracket begins the list itself."""
     source: str
     layout: Layout
-    """How a call is written exactly, where it is to be constrained."""
+    """How calls are written exactly, where they are to be constrained."""
     closers: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
     """Brackets that may begin calls without a marker."""
@@ -218,7 +219,7 @@ FORMATS = {
         separators=";,",
         special_tokens=("<|python_start|>", "<|python_end|>", "<|python_tag|>"),
         layout=_LLAMA,
-        source="",
+        source="vllm-project/vllm, examples/tool_chat_template_llama4_json.jinja",
     ),
     "mistral": _MISTRAL,
     "mistral_list": replace(
@@ -236,7 +237,7 @@ FORMATS = {
         openers=("<function_call>",),
         special_tokens=("<function_call>",),
         layout=Layout(before="<function_call> ", between="\n"),
-        source="ibm-granite/granite-20b-functioncalling, model card",
+        source="vllm-project/vllm, examples/tool_chat_template_granite_20b_fc.jinja",
     ),
     "jamba": JsonFormat(
         openers=("<tool_calls>",),
@@ -250,7 +251,7 @@ FORMATS = {
         closers=("</tool_calls>",),
         special_tokens=("<tool_calls>", "</tool_calls>"),
         layout=replace(_LISTED, before="<tool_calls>[", after="]</tool_calls>"),
-        source="",
+        source="vllm-project/vllm, examples/tool_chat_template_hunyuan_a13b.jinja",
     ),
     "internlm2": JsonFormat(
         openers=("<|action_start|><|plugin|>",),
@@ -262,12 +263,12 @@ FORMATS = {
             after="<|action_end|>",
             between="\n",
         ),
-        source="",
+        source="InternLM/InternLM, chat/chat_format.md",
     ),
     "phi4_mini_json": JsonFormat(
         openers=("functools[",),
         layout=replace(_LISTED, before="functools["),
-        source="",
+        source="vllm-project/vllm, examples/tool_chat_template_phi4_mini.jinja",
     ),
     "xlam": JsonFormat(
         openers=("<tool_call>", "```json", "[TOOL_CALLS]"),
@@ -275,6 +276,43 @@ FORMATS = {
         bare=("[",),
         special_tokens=("<tool_call>", "</tool_call>", "[TOOL_CALLS]"),
         layout=_LISTED,
+        source="vllm-project/vllm, examples/tool_chat_template_xlam_llama.jinja",
+    ),
+    "minimax_m1": JsonFormat(
+        openers=("<tool_calls>",),
+        closers=("</tool_calls>",),
+        special_tokens=("<tool_calls>", "</tool_calls>"),
+        layout=Layout(before="<tool_calls>\n", between="\n", after="\n</tool_calls>", listed=True),
+        source="MiniMaxAI/MiniMax-M1-80k, docs/function_call_guide.md",
+    ),
+    "ernie45": JsonFormat(
+        openers=_TAGS[:1],
+        closers=_TAGS[1:],
+        special_tokens=_TAGS,
+        layout=Layout(before="<tool_call>\n", between="\n", after="\n</tool_call>"),
         source="",
+    ),
+    "gigachat3": JsonFormat(
+        openers=(
+            "<|function_call|>",
+            "<|message_sep|>\n\nfunction call<|role_sep|>\n",
+            "function call<|role_sep|>\n",
+        ),
+        special_tokens=("<|function_call|>", "<|message_sep|>", "<|role_sep|>"),
+        layout=Layout(before="<|function_call|>"),
+        source="ai-sage/GigaChat3.1-10B-A1.8B, chat template",
+    ),
+    "cohere_command": JsonFormat(
+        openers=("<|START_ACTION|>",),
+        closers=("<|END_ACTION|>",),
+        special_tokens=("<|START_ACTION|>", "<|END_ACTION|>"),
+        layout=Layout(
+            before="<|START_ACTION|>[\n    ",
+            between=",\n    ",
+            after="\n]<|END_ACTION|>",
+            listed=True,
+            head='{{"tool_name": {name}, "parameters": ',
+        ),
+        source="CohereForAI/c4ai-command-r7b-12-2024, chat template",
     ),
 }

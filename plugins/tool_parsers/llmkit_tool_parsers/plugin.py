@@ -59,6 +59,10 @@ OFFERED = (
     Offered("phi4_mini_json", "json_formats", marks=("<|tool|>",), model_types=("phi3",)),
     Offered("xlam", "json_formats"),
     Offered("hunyuan_a13b", "json_formats", marks=("<tool_calls>",), model_types=("hunyuan_v1_moe",)),
+    Offered("minimax_m1", "json_formats", marks=("<tool_calls>",), model_types=("minimax_m1",)),
+    Offered("ernie45", "json_formats", marks=("<tool_call>",), model_types=("ernie4_5", "ernie4_5_moe")),
+    Offered("gigachat3", "json_formats", marks=("<|role_sep|>", "function call")),
+    Offered("cohere_command", "json_formats", marks=("<|START_ACTION|>", "tool_name")),
     Offered("qwen3_coder", "markup_formats", marks=("<tool_call>", "<function=", "<parameter="), priority=1),
     Offered("qwen3_xml", "markup_formats"),
     Offered(

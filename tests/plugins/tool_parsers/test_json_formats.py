@@ -257,3 +257,49 @@ class TestXlam(JsonContract):
 
     def write(self, calls: Calls) -> str:
         return "[" + ", ".join(obj(*call) for call in calls) + "]"
+
+
+class TestMinimaxM1(JsonContract):
+    name = "minimax_m1"
+
+    def write(self, calls: Calls) -> str:
+        return "<tool_calls>\n" + "\n".join(obj(*call) for call in calls) + "\n</tool_calls>"
+
+
+class TestErnie45(JsonContract):
+    name = "ernie45"
+
+    def write(self, calls: Calls) -> str:
+        return "\n".join(f"<tool_call>\n{obj(*call)}\n</tool_call>" for call in calls)
+
+
+class TestGigachat3(JsonContract):
+    name = "gigachat3"
+    own_goldens = [
+        Golden(
+            "in a message of its own",
+            'Let me see.<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "f", "arguments": {"a": 1}}',
+            content="Let me see.",
+            calls=[("f", {"a": 1})],
+        ),
+        Golden(
+            "as the whole answer",
+            'function call<|role_sep|>\n{"name": "f", "arguments": {"a": 1}}',
+            calls=[("f", {"a": 1})],
+        ),
+    ]
+
+    def write(self, calls: Calls) -> str:
+        return "".join("<|function_call|>" + obj(*call) for call in calls)
+
+
+class TestCohereCommand(JsonContract):
+    name = "cohere_command"
+
+    def write(self, calls: Calls) -> str:
+        written = (
+            f'{{"tool_call_id": "{number}", "tool_name": "{name}", "parameters": '
+            f"{json.dumps(arguments, ensure_ascii=False)}}}"
+            for number, (name, arguments) in enumerate(calls)
+        )
+        return "<|START_ACTION|>[\n    " + ",\n    ".join(written) + "\n]<|END_ACTION|>"
