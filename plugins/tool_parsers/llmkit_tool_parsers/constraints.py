@@ -16,7 +16,8 @@ Part = dict[str, Any]
 class Layout:
     """How calls with JSON arguments are written: the same for every tool but for name and arguments.
 
-    ``{name}`` in ``head`` stands for the name, as JSON text where ``quoted``.
+    ``{name}`` in ``head`` stands for the name, as JSON text where ``quoted``; ``{number}`` before it for any
+    number.
     """
 
     before: str = ""
@@ -56,10 +57,16 @@ class Layout:
 
     def _call(self, tool: Tool) -> Part:
         name = json.dumps(tool.name, ensure_ascii=False) if self.quoted else tool.name
-        begin, end = self.head.format(name=name), self.tail
+        begin, *after_number = self.head.format(name=name, number="\0").split("\0")
+        end = self.tail
         if not self.listed:
             begin, end = self.before + begin, end + self.after
-        return _tag(begin, {"type": "json_schema", "json_schema": arguments_schema(tool)}, end)
+        content: Part = {"type": "json_schema", "json_schema": arguments_schema(tool)}
+        if after_number:
+            number = {"type": "regex", "pattern": "[0-9]{1,4}"}
+            between = {"type": "const_string", "value": after_number[0]}
+            content = {"type": "sequence", "elements": [number, between, content]}
+        return _tag(begin, content, end)
 
     def _trigger(self) -> str:
         """What begins a call and nothing else."""

@@ -311,7 +311,7 @@ FORMATS = {
             between=",\n    ",
             after="\n]<|END_ACTION|>",
             listed=True,
-            head='{{"tool_name": {name}, "parameters": ',
+            head='{{"tool_call_id": "{number}", "tool_name": {name}, "parameters": ',
         ),
         source="CohereForAI/c4ai-command-r7b-12-2024, chat template",
     ),
