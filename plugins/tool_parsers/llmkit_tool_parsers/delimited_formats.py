@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmkit.contracts import OutputParser, ParserSpec, ToolFormat
 from llmkit.types import StructuredOutput, Tool
 from llmkit_tool_parsers.constraints import arguments_schema
 from llmkit_tool_parsers.json_scanner import JsonScanner
 from llmkit_tool_parsers.scanning import NAME, SPACE, Head, Machine, Place, literal, matched, may_begin
-from llmkit_tool_parsers.tags import Layout, json_of
+from llmkit_tool_parsers.tags import Layout, Part, json_of, regex, sequence, text_of
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,19 @@ class Delimited:
     no_arguments: Sequence[Head]
     """What stands behind a call's head where it has no arguments."""
     layout: Layout
-    name: re.Pattern[str]
+    before_arguments: Sequence[Part] = ()
+    """What the model is made to write before them, if it is not the same for each call."""
+    name: re.Pattern[str] = field(kw_only=True)
     """Its group 1 is the name in what stands in its place."""
 
     def parser(self, spec: ParserSpec) -> OutputParser:
         return DelimitedParser(self)
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
-        return self.layout.constraint(
-            {tool.name: json_of(arguments_schema(tool)) for tool in tools}, required, parallel
-        )
+        bodies = {
+            tool.name: sequence([*self.before_arguments, json_of(arguments_schema(tool))]) for tool in tools
+        }
+        return self.layout.constraint(bodies, required, parallel)
 
 
 class DelimitedParser(Machine):
@@ -81,6 +84,8 @@ def _form(
     *,
     inner: Sequence[str],
     fence: str = "",
+    numbered: str = "",
+    separator: str = "",
     bare_name: str = "(.+)",
     source: str,
 ) -> Delimited:
@@ -91,6 +96,8 @@ def _form(
     :param written: before and behind a call's arguments as the model is made to write it, with ``{name}``.
     :param bare_name: its group 1 is the name in what stands in its place.
     :param fence: what may stand behind the arguments.
+    :param numbered: what the model is made to write behind the number of a call, which its head ends with.
+    :param separator: between calls.
     """
     *opening, closing = sections
     passed_over = _between(*sections, call[0])
@@ -117,7 +124,8 @@ def _form(
         places=(*places, alone),
         no_arguments=(Head(*behind[1:]),),
         name=re.compile(bare_name),
-        layout=Layout(*written, section=(opening[0], closing)),
+        layout=Layout(*written, separator, section=(opening[0], closing)),
+        before_arguments=(regex(r"[0-9]{1,3}"), text_of(numbered)) if numbered else (),
     )
 
 
@@ -153,6 +161,8 @@ def _harmony() -> Delimited:
             f"{channel}commentary to=functions.{{name}} {constrain}json{message}",
             ends[0],
             separator=f"{start}assistant",
+            other_begins=(f" to=functions.{{name}}{channel}commentary json{message}",),
+            lead=f"{start}assistant",
         ),
     )
 
@@ -170,6 +180,7 @@ FORMATS: dict[str, ToolFormat] = {
         (f"{_DEEPSEEK_CALL[0]}function{_DEEPSEEK_SEP}{{name}}\n```json\n", f"\n```{_DEEPSEEK_CALL[1]}"),
         inner=(_DEEPSEEK_SEP,),
         fence="```",
+        separator="\n",
         source=_TEMPLATES + "llama-cpp-deepseek-r1.jinja",
     ),
     "deepseek_v31": _form(
@@ -184,7 +195,8 @@ FORMATS: dict[str, ToolFormat] = {
         ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_calls_section_end|>"),
         _KIMI_CALL,
         (SPACE, NAME, *literal(_KIMI_SEP)),
-        (f"{_KIMI_CALL[0]}functions.{{name}}:0{_KIMI_SEP}", _KIMI_CALL[1]),
+        (f"{_KIMI_CALL[0]}functions.{{name}}:", _KIMI_CALL[1]),
+        numbered=_KIMI_SEP,
         inner=(_KIMI_SEP,),
         bare_name=r"(?:functions\.)?(.+?)(?::\d+)?",
         source=_TEMPLATES + "moonshotai-Kimi-K2.jinja",

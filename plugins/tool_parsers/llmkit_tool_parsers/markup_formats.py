@@ -248,10 +248,12 @@ def _step(source: str) -> Markup:
         call_ends=(Head(literal("</steptml:invoke>")),),
         special_tokens=(*section, *call, sep),
         layout=Layout(
-            f'{call[0]}function{sep}{invoke}{{name}}">', f"</steptml:invoke>{call[1]}", section=section
+            f'{call[0]}function{sep}{invoke}{{name}}">\n',
+            f"</steptml:invoke>{call[1]}\n",
+            section=(section[0] + "\n", section[1]),
         ),
         key_begin=parameter + '{key}">',
-        after_value="",
+        after_value="\n",
     )
 
 

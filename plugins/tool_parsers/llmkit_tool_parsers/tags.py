@@ -24,11 +24,20 @@ class Layout:
     separator: str = ""
     section: tuple[str, str] | None = None
     """What stands before the first call and behind the last."""
+    other_begins: Sequence[str] = ()
+    """As ``call_begin``, written as well."""
+    lead: str = ""
+    """What may stand before the first call."""
 
     def constraint(self, bodies: Mapping[str, Part], required: bool, parallel: bool) -> StructuredOutput:
         """Calls whose inner parts are ``bodies``, by the tools' names."""
+        if not bodies:
+            raise ValueError("there are no tools to call")
+        begins = (self.call_begin, *self.other_begins)
         calls = [
-            tag(self.call_begin.replace("{name}", name), body, self.call_end) for name, body in bodies.items()
+            tag(begin.replace("{name}", name), body, self.call_end)
+            for begin in begins
+            for name, body in bodies.items()
         ]
         several: Part = {
             "type": "tags_with_separator",
@@ -39,12 +48,15 @@ class Layout:
         }
         blocks = calls if self.section is None else [tag(self.section[0], several, self.section[1])]
         if required:
-            return structural(several if self.section is None else blocks[0])
-        trigger = self.call_begin.split("{name}")[0] if self.section is None else self.section[0]
+            form = several if self.section is None else blocks[0]
+            return structural(sequence([optional(text_of(self.lead)), form]) if self.lead else form)
+        triggers = (
+            [begin.split("{name}")[0] for begin in begins] if self.section is None else [self.section[0]]
+        )
         return structural(
             {
                 "type": "triggered_tags",
-                "triggers": [trigger],
+                "triggers": triggers,
                 "tags": blocks,
                 "stop_after_first": not parallel,
             }
@@ -62,6 +74,10 @@ def tag(begin: str, content: Part, end: str) -> Part:
 
 def text_of(value: str) -> Part:
     return {"type": "const_string", "value": value}
+
+
+def regex(pattern: str) -> Part:
+    return {"type": "regex", "pattern": pattern}
 
 
 def any_text(excludes: Sequence[str] = ()) -> Part:

@@ -31,7 +31,8 @@ class TestDeepseekV3(FormatContract):
         return (
             BEGIN
             + "\n".join(
-                f"{CALL}function{SEP}{name}\n```json\n{json.dumps(arguments, ensure_ascii=False)}\n```{CALLED}"
+                f"{CALL}function{SEP}{name}\n```json\n"
+                f"{json.dumps(arguments, ensure_ascii=False)}\n```{CALLED}"
                 for name, arguments in calls
             )
             + END

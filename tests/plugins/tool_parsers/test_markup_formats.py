@@ -88,8 +88,8 @@ class TestSeedOss(FormatContract):
     ]
 
     def write(self, calls: Calls) -> str:
-        return "".join(
-            f"\n<seed:tool_call>\n<function={name}>\n"
+        return "\n".join(
+            f"<seed:tool_call>\n<function={name}>\n"
             + "".join(f"<parameter={key}>{plain(value)}</parameter>\n" for key, value in arguments.items())
             + "</function>\n</seed:tool_call>"
             for name, arguments in calls
@@ -119,7 +119,7 @@ class TestMinimaxM2(FormatContract):
 
     def write(self, calls: Calls) -> str:
         return (
-            "\n<minimax:tool_call>\n"
+            "<minimax:tool_call>\n"
             + "".join(
                 f'<invoke name="{name}">\n'
                 + "".join(
@@ -139,11 +139,11 @@ class TestDeepseekV32(FormatContract):
 
     def write(self, calls: Calls) -> str:
         return (
-            f"\n\n<｜DSML｜{self.section}>\n"
+            f"<｜DSML｜{self.section}>\n"
             + "".join(
                 f'<｜DSML｜invoke name="{name}">\n'
                 + "".join(
-                    f'<｜DSML｜parameter name="{key}" string="{"true" if isinstance(value, str) else "false"}">'
+                    f'<｜DSML｜parameter name="{key}" string="{str(isinstance(value, str)).lower()}">'
                     f"{plain(value)}</｜DSML｜parameter>\n"
                     for key, value in arguments.items()
                 )

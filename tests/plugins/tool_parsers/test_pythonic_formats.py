@@ -20,9 +20,14 @@ KEYS = st.from_regex(r"[a-z][A-Za-z0-9_]{0,20}", fullmatch=True)
 
 def as_python(calls: Calls) -> list[str]:
     return [
-        f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+        f"{name}({', '.join(f'{key}={literal(value)}' for key, value in arguments.items())})"
         for name, arguments in calls
     ]
+
+
+def literal(value: Any) -> str:
+    """Texts in double quotes, as the prompts of these models have them."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 class TestPythonic(FormatContract):
@@ -36,7 +41,8 @@ class TestPythonic(FormatContract):
         ),
         Golden(
             "all that Python writes",
-            "[f(a=(1, 2,), b={'x': None, 1: True,}, c=-0x10, d=1_000, e=.5, g='''it's\n''', h='\\x41\\u00e9\\101\\q')]",
+            "[f(a=(1, 2,), b={'x': None, 1: True,}, c=-0x10, d=1_000, e=.5, "
+            "g='''it's\n''', h='\\x41\\u00e9\\101\\q')]",
             calls=[
                 (
                     "f",
