@@ -109,7 +109,8 @@ TWO_CALLS = {
     "pythonic": "[a(x=1), b(y=2)]",
     "deepseek_v31": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜>'
     '<｜tool▁call▁begin｜>b<｜tool▁sep｜>{"y": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
-    "kimi_k2": '<|tool_calls_section_begin|><|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{"x": 1}'
+    "kimi_k2": "<|tool_calls_section_begin|>"
+    '<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{"x": 1}'
     '<|tool_call_end|><|tool_call_begin|>functions.b:1<|tool_call_argument_begin|>{"y": 2}<|tool_call_end|>'
     "<|tool_calls_section_end|>",
     "harmony": '<|channel|>commentary to=functions.a <|constrain|>json<|message|>{"x": 1}<|call|>'

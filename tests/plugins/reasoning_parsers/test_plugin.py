@@ -33,7 +33,9 @@ def test_every_format_has_its_name(registry: Registry, name: str) -> None:
     [
         pytest.param("{{ m }}<think>{{ r }}</think>", (), "qwen3", "qwen3", id="tags"),
         pytest.param("<｜Assistant｜>{{ c.split('</think>') }}", (), "qwen2", "deepseek_r1", id="r1"),
-        pytest.param("<｜Assistant｜>{% if not thinking %}</think>", (), "deepseek_v3", "deepseek_v3", id="v3"),
+        pytest.param(
+            "<｜Assistant｜>{% if not thinking %}</think>", (), "deepseek_v3", "deepseek_v3", id="v3"
+        ),
         pytest.param("{{ m }}", ("[THINK]", "[/THINK]"), "mistral", "mistral", id="a-special-token"),
         pytest.param("<|channel|>analysis<|message|>", (), "gpt_oss", "gptoss", id="harmony"),
         pytest.param("<think></think>", (), "olmo3", "olmo3", id="the-model-type"),
