@@ -185,7 +185,7 @@ _MISTRAL = JsonFormat(
     special_tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
     layout=Layout(before="[TOOL_CALLS]", head="{name}[ARGS]", tail="", quoted=False),
     reader=MistralReader,
-    source="mistralai/Ministral-3-14B-Reasoning-2512, chat template",
+    source="mistralai/Ministral-3-14B-Reasoning-2512: chat template",
 )
 """It reads both generations; models of the first are to be held to their own, ``mistral_list``."""
 
@@ -195,14 +195,14 @@ FORMATS = {
         closers=_TAGS[1:],
         special_tokens=_TAGS,
         layout=Layout(before="<tool_call>\n", between="\n", after="\n</tool_call>"),
-        source="Qwen/Qwen2.5-7B-Instruct, chat template",
+        source="Qwen/Qwen2.5-7B-Instruct: chat template",
     ),
     "granite4": JsonFormat(
         openers=_TAGS[:1],
         closers=_TAGS[1:],
         special_tokens=_TAGS,
         layout=Layout(before="<tool_call>\n", between="\n", after="\n</tool_call>"),
-        source="ibm-granite/granite-4.0-h-small, chat template",
+        source="ibm-granite/granite-4.0-h-small: chat template",
     ),
     "llama3_json": JsonFormat(
         openers=("<|python_tag|>",),
@@ -210,7 +210,7 @@ FORMATS = {
         separators=";,",
         special_tokens=("<|python_tag|>",),
         layout=_LLAMA,
-        source="meta-llama/Llama-3.1-8B-Instruct, chat template",
+        source="meta-llama/Llama-3.1-8B-Instruct: chat template",
     ),
     "llama4_json": JsonFormat(
         openers=("<|python_start|>", "<|python_tag|>"),
@@ -219,25 +219,25 @@ FORMATS = {
         separators=";,",
         special_tokens=("<|python_start|>", "<|python_end|>", "<|python_tag|>"),
         layout=_LLAMA,
-        source="vllm-project/vllm, examples/tool_chat_template_llama4_json.jinja",
+        source="vllm-project/vllm: examples/tool_chat_template_llama4_json.jinja",
     ),
     "mistral": _MISTRAL,
     "mistral_list": replace(
         _MISTRAL,
         layout=replace(_LISTED, before="[TOOL_CALLS]["),
-        source="mistralai/Mistral-Nemo-Instruct-2407, chat template",
+        source="mistralai/Mistral-Nemo-Instruct-2407: chat template",
     ),
     "granite": JsonFormat(
         openers=("<|tool_call|>", "<tool_call>"),
         special_tokens=("<|tool_call|>",),
         layout=replace(_LISTED, before="<|tool_call|>["),
-        source="ibm-granite/granite-3.3-2b-instruct, chat template",
+        source="ibm-granite/granite-3.3-2b-instruct: chat template",
     ),
     "granite_20b_fc": JsonFormat(
         openers=("<function_call>",),
         special_tokens=("<function_call>",),
         layout=Layout(before="<function_call> ", between="\n"),
-        source="vllm-project/vllm, examples/tool_chat_template_granite_20b_fc.jinja",
+        source="vllm-project/vllm: examples/tool_chat_template_granite_20b_fc.jinja",
     ),
     "jamba": JsonFormat(
         openers=("<tool_calls>",),
@@ -251,7 +251,7 @@ FORMATS = {
         closers=("</tool_calls>",),
         special_tokens=("<tool_calls>", "</tool_calls>"),
         layout=replace(_LISTED, before="<tool_calls>[", after="]</tool_calls>"),
-        source="vllm-project/vllm, examples/tool_chat_template_hunyuan_a13b.jinja",
+        source="vllm-project/vllm: examples/tool_chat_template_hunyuan_a13b.jinja",
     ),
     "internlm2": JsonFormat(
         openers=("<|action_start|><|plugin|>",),
@@ -263,12 +263,12 @@ FORMATS = {
             after="<|action_end|>",
             between="\n",
         ),
-        source="InternLM/InternLM, chat/chat_format.md",
+        source="InternLM/InternLM: chat/chat_format.md",
     ),
     "phi4_mini_json": JsonFormat(
         openers=("functools[",),
         layout=replace(_LISTED, before="functools["),
-        source="vllm-project/vllm, examples/tool_chat_template_phi4_mini.jinja",
+        source="vllm-project/vllm: examples/tool_chat_template_phi4_mini.jinja",
     ),
     "xlam": JsonFormat(
         openers=("<tool_call>", "```json", "[TOOL_CALLS]"),
@@ -276,14 +276,14 @@ FORMATS = {
         bare=("[",),
         special_tokens=("<tool_call>", "</tool_call>", "[TOOL_CALLS]"),
         layout=_LISTED,
-        source="vllm-project/vllm, examples/tool_chat_template_xlam_llama.jinja",
+        source="vllm-project/vllm: examples/tool_chat_template_xlam_llama.jinja",
     ),
     "minimax_m1": JsonFormat(
         openers=("<tool_calls>",),
         closers=("</tool_calls>",),
         special_tokens=("<tool_calls>", "</tool_calls>"),
         layout=Layout(before="<tool_calls>\n", between="\n", after="\n</tool_calls>", listed=True),
-        source="MiniMaxAI/MiniMax-M1-80k, docs/function_call_guide.md",
+        source="MiniMaxAI/MiniMax-M1-80k: docs/function_call_guide.md",
     ),
     "ernie45": JsonFormat(
         openers=_TAGS[:1],
@@ -300,7 +300,7 @@ FORMATS = {
         ),
         special_tokens=("<|function_call|>", "<|message_sep|>", "<|role_sep|>"),
         layout=Layout(before="<|function_call|>"),
-        source="ai-sage/GigaChat3.1-10B-A1.8B, chat template",
+        source="ai-sage/GigaChat3.1-10B-A1.8B: chat template",
     ),
     "cohere_command": JsonFormat(
         openers=("<|START_ACTION|>",),
@@ -313,6 +313,6 @@ FORMATS = {
             listed=True,
             head='{{"tool_call_id": "{number}", "tool_name": {name}, "parameters": ',
         ),
-        source="CohereForAI/c4ai-command-r7b-12-2024, chat template",
+        source="CohereForAI/c4ai-command-r7b-12-2024: chat template",
     ),
 }
