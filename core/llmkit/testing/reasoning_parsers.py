@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,11 +71,12 @@ class ReasoningParserContract:
                 parser = self.make_format().parser(example.spec)
                 assert parsed(parser, pieces) == [*example.events], (example.id, pieces)
 
-    def test_any_text_gives_the_same_under_any_cut_and_nothing_is_lost(self) -> None:
+    @pytest.mark.parametrize("examples", [100, pytest.param(1000, marks=pytest.mark.full)])
+    def test_any_text_gives_the_same_under_any_cut_and_nothing_is_lost(self, examples: int) -> None:
         specs = [example.spec for example in self.examples()]
         words = [*self._words(), "\n", "\n\n", " ", "a", "b c", "<", "|", ">", "[", "{", "é\U0001f600"]
 
-        @settings(deadline=None, database=None, derandomize=True)
+        @settings(max_examples=examples, deadline=None, database=None, derandomize=True)
         @given(st.sampled_from(specs), st.lists(st.sampled_from(words), max_size=12), st.randoms())
         def holds(spec: ParserSpec, chosen: list[str], source: random.Random) -> None:
             text = "".join(chosen)
