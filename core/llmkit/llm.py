@@ -134,7 +134,9 @@ class LLM:
         )
         self._limits = Limits.of(built.ready, front, config.model.seed)
         self._grammars = grammar_compiler(
-            config, plugins, lambda: grammar_spec(front.tokenizer, front.eos_ids, built.ready.vocab_size)
+            config,
+            plugins,
+            lambda: grammar_spec(front.tokenizer, front.eos_ids, built.ready.vocab_size, front.formats),
         )
         self._turn = threading.RLock()
         self._engine: InprocClient | None = InprocClient(built.core, built.ready)

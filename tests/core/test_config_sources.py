@@ -179,9 +179,7 @@ def test_a_setting_that_does_not_exist_is_an_error() -> None:
         pytest.param("revision: 1.10", "1.1 is not text; put it in quotes", id="number-for-text"),
         pytest.param("port: null", "None is not an integer", id="null"),
         pytest.param("served-model-name: [1]", "1 is not text", id="element"),
-        pytest.param(
-            "tool-call-parser: hermes", "--tool-call-parser is not supported yet", id="vllm-not-yet"
-        ),
+        pytest.param("tool-server: demo", "--tool-server is not supported yet", id="vllm-not-yet"),
         pytest.param(
             "no-enable-prefix-caching: maybe",
             "no-enable-prefix-caching: 'maybe' is neither true nor false; want true|false",
@@ -258,6 +256,8 @@ def test_needed_is_every_component_by_kind() -> None:
     config = load(attn="int8-kv", executor="mp", quantization="packed").config
     assert needed(config) == {
         "attention": "int8-kv",
+        "reasoning_parser": "auto",
+        "tool_parser": "auto",
         "executor": "multiproc",
         "grammar": "auto",
         "linear": "packed",

@@ -14,7 +14,7 @@ import pytest
 from llmkit import LLM, EngineError, FinishReason, RequestError, SamplingParams, UsageError
 from llmkit.assemble.front import build_front
 from llmkit.config import flags, sources
-from llmkit.fold import fold_generation
+from llmkit.fold import FoldedCall, fold_generation
 from llmkit.plugins import load_plugins
 from llmkit.testing import bytes_tokenizer
 
@@ -211,3 +211,32 @@ def test_calls_from_several_threads_take_turns(llm):
     with ThreadPoolExecutor(4) as threads:
         together = list(threads.map(lambda prompt: llm.generate(prompt)[0].text, prompts))
     assert together == alone
+
+
+WEATHER_TOOL = {"type": "function", "function": {"name": "w", "parameters": {"type": "object"}}}
+THOUGHT_AND_CALL = '<think>a tool</think>So: <tool_call>\n{"name": "w", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def test_calls_and_reasoning_in_a_conversation(settings, tmp_path):
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"default": {"text": THOUGHT_AND_CALL}}))
+    parsers = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
+    plugin = {
+        "plugin": ["llmkit.testing.scripted"],
+        "plugin_option": [f"llmkit.testing.scripted.script={script}"],
+    }
+    with LLM(**{**settings, **plugin, **parsers}) as llm:
+        hi = [{"role": "user", "content": "hi"}]
+        (output,) = llm.chat(hi, tools=[WEATHER_TOOL])
+        assert (output.reasoning, output.text) == ("a tool", "So: ")
+        assert output.tool_calls == (FoldedCall("w", '{"a": 1}', complete=True),)
+        assert output.finish_reason is FinishReason.TOOL_CALLS
+        (plain,) = llm.chat(hi, tools=[WEATHER_TOOL], tool_choice="none")
+        assert plain.tool_calls == ()
+        assert plain.text.startswith("So: <tool_call>")
+        assert llm.generate("hi")[0].text == THOUGHT_AND_CALL
+
+
+def test_tools_that_nobody_could_parse(llm):
+    with pytest.raises(RequestError, match="--tool-call-parser"):
+        llm.chat([{"role": "user", "content": "hi"}], tools=[WEATHER_TOOL])

@@ -113,3 +113,33 @@ def test_what_the_core_registers_is_protected_and_may_be_replaced_by_name() -> N
     assert replaced.create("scheduler", "continuous", None) == "theirs"
     assert replaced.create("scheduler", "llmkit/continuous", None) == "core"
     assert replaced.names("scheduler") == ["continuous"]
+
+
+def recognizer(name: str, why: str | None, **fields: Any) -> Entry:
+    return Entry(
+        "tool_parser", name, lambda options: name, "mine", traits={"recognizes": lambda _: why}, **fields
+    )
+
+
+def test_auto_takes_the_best_that_recognizes_the_model() -> None:
+    filled = registry(
+        recognizer("plain", "it has a template", priority=-1), recognizer("other", None, priority=9)
+    )
+    filled.add(
+        [
+            Entry("tool_parser", "fails", print, "bad", priority=7, traits={"recognizes": lambda _: 1 / 0}),
+            Entry("tool_parser", "idle", print, "bad", priority=6, traits={"recognizes": str}, auto=False),
+        ]
+    )
+    choice = filled.recognized("tool_parser", "auto", "hints")
+    assert choice is not None
+    assert (choice.name, choice.why) == ("plain", "auto: it has a template")
+    named = filled.recognized("tool_parser", "idle", "hints")
+    assert named is not None
+    assert (named.name, named.why) == ("idle", "by name")
+    with pytest.raises(UnknownName, match="--tool-call-parser: no tool-call parser is called 'nobody'"):
+        filled.recognized("tool_parser", "nobody", "hints")
+
+
+def test_auto_takes_none_where_none_recognizes_the_model() -> None:
+    assert registry(recognizer("other", None)).recognized("tool_parser", "auto", "hints") is None

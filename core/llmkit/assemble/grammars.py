@@ -35,7 +35,7 @@ def grammar_manager(
     def spec() -> GrammarSpec:
         opened = OpenedModel(files, info, config.model.load_format)
         front = open_frontend(config, opened, components)
-        return grammar_spec(front.tokenizer, front.eos_ids, vocab_size)
+        return grammar_spec(front.tokenizer, front.eos_ids, vocab_size, front.formats)
 
     def backend(name: str, spec: GrammarSpec) -> GrammarBackend:
         made: GrammarBackend = components.create("grammar", name, spec)

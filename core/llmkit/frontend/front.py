@@ -201,7 +201,9 @@ class Front:
         )
         if self._make_grammars is not None:
             self._grammars = self._make_grammars(
-                lambda: grammar_spec(front_model.tokenizer, front_model.eos_ids, ready.vocab_size)
+                lambda: grammar_spec(
+                    front_model.tokenizer, front_model.eos_ids, ready.vocab_size, front_model.formats
+                )
             )
         self._generator = FrontGenerator(
             client,

@@ -17,6 +17,7 @@ import msgspec
 from llmkit.contracts import CompiledGrammar, GrammarSpec, StructuredOutput, Tokenizer
 from llmkit.errors import EngineError, RequestError
 from llmkit.frontend.check import check_structured
+from llmkit.frontend.parsing import Formats
 from llmkit.frontend.threads import in_daemon_thread
 from llmkit.messages import GrammarAnswer
 
@@ -35,13 +36,17 @@ _LAST_WORDS_S = 0.25
 _LENGTH_BYTES = 8
 
 
-def grammar_spec(tokenizer: Tokenizer, eos_ids: tuple[int, ...], vocab_size: int) -> GrammarSpec:
+def grammar_spec(
+    tokenizer: Tokenizer, eos_ids: tuple[int, ...], vocab_size: int, formats: Formats | None = None
+) -> GrammarSpec:
     """The vocabulary that grammars are made for; the same in every process that makes it.
 
-    ``vocab_size`` is the number of embedding rows. Takes a fraction of a second.
+    ``vocab_size`` is the number of embedding rows. Special tokens with which the model writes calls are text.
+    Takes a fraction of a second.
     """
     known = min(tokenizer.vocab_size, vocab_size)
-    special = frozenset(token_id for token_id in tokenizer.special_ids if token_id < known)
+    calls = frozenset[int]() if formats is None else formats.tool_ids.difference(eos_ids)
+    special = frozenset(token_id for token_id in tokenizer.special_ids - calls if token_id < known)
     texts = [b"" if token_id in special else tokenizer.token_bytes(token_id) for token_id in range(known)]
     ends = tuple(token_id for token_id in eos_ids if 0 <= token_id < vocab_size)
     return GrammarSpec(texts, special | {*ends}, ends, vocab_size)

@@ -9,8 +9,9 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from llmkit.contracts import GrammarSpec, MaskRow, StructuredOutput
-from llmkit_grammars import json_schema, regexes
+from llmkit_grammars import json_schema, regexes, structural
 from llmkit_grammars.choices import parse_choices
+from llmkit_grammars.lark_tags import lark_of
 from llmkit_grammars.limits import MAX_WHITESPACE
 
 _JSON_OPTIONS: Any = {
@@ -130,7 +131,8 @@ def _grammar(wanted: StructuredOutput) -> str:
                 raise ValueError("llguidance reads Lark, whose rules have ':' alone")
             return str(LLMatcher.grammar_from_lark(wanted.source))
         case "structural_tag":
-            raise ValueError("llguidance knows no structural tags")
+            checked = structural.checked(wanted.source, lambda schema: None)
+            return str(LLMatcher.grammar_from_lark(lark_of(checked, _JSON_OPTIONS)))
 
 
 def _of_schema(schema: json_schema.Schema) -> str:

@@ -72,8 +72,8 @@ class Matcher:
         self._matcher.rollback(count)
 
 
-def request(name: str, regex: str, after: tuple[int, ...] = ()) -> AddRequest:
-    grammar = CompiledGrammar("regexes", regex.encode(), after)
+def request(name: str, regex: str, after: tuple[int, ...] = (), start: int | None = None) -> AddRequest:
+    grammar = CompiledGrammar("regexes", regex.encode(), after, start)
     return AddRequest(name, [1], SamplingParams(), 0, 99, (EOS,), grammar=grammar)
 
 
@@ -119,6 +119,25 @@ def test_a_token_that_may_not_come_is_an_error(token: int) -> None:
     assert manager.accept("a", [ord("a")]) is None
     with pytest.raises(ValueError, match=f"token {token} came where the grammar does not allow it"):
         manager.accept("a", [token])
+
+
+def test_reasoning_may_begin_with_its_one_token() -> None:
+    begin, end = ord("<"), ord(">")
+    manager = manager_of(request("a", "ab", (end,), begin), request("b", "ab", (end,), begin))
+    for name in ("a", "b"):
+        assert manager.constrains(name)
+        assert allowed(manager, name) == [{ord("a"), begin}]
+        assert manager.propose(name, [begin], 4) == ([], 0)
+    assert manager.accept("a", [begin]) is None
+    assert allowed(manager, "a") == [None]
+    assert not manager.constrains("a")
+    assert manager.accept("a", [*b"x<y", end]) is None
+    assert allowed(manager, "a") == [{ord("a")}]
+    assert manager.accept("a", [*b"ab"]) == 1
+    assert manager.accept("b", [ord("a")]) is None
+    assert allowed(manager, "b") == [{ord("b")}]
+    with pytest.raises(ValueError, match="does not allow it"):
+        manager.accept("b", [begin])
 
 
 def test_forced_tokens_come_first_and_drafts_as_far_as_they_may() -> None:
