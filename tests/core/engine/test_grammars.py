@@ -216,6 +216,17 @@ def test_equal_grammars_are_loaded_once_and_delay_nobody() -> None:
     manager.shutdown()
 
 
+def test_nobody_waits_for_a_grammar_that_is_there() -> None:
+    manager = manager_of()
+    manager.add(request("a", "x+"))
+    assert manager.wait(30)
+    assert manager.ready("a")
+    assert not manager.wait(0), "nothing has come since"
+    manager.add(request("b", "x+"))
+    assert manager.wait(0)
+    assert manager.ready("b")
+
+
 def test_what_cannot_be_loaded_ends_its_request_alone() -> None:
     manager = manager_of(request("good", "x+"))
     manager.wait(0)
