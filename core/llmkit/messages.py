@@ -154,8 +154,11 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     """Ended with ``STOP`` since only an end token could follow in its grammar: the last token is text."""
 
 
-class EngineStats(msgspec.Struct, frozen=True, array_like=True):
-    """Counters after a step; totals since the engine started unless a gauge."""
+class EngineStats(msgspec.Struct, array_like=True):
+    """Counters after a step; totals since the engine started unless a gauge.
+
+    A scheduler counts in one of its own and gives copies.
+    """
 
     running: int = 0
     """Gauge: requests that hold blocks."""
