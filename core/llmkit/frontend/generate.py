@@ -139,7 +139,9 @@ class FrontGenerator:
             attachments = dataclasses.replace(attachments, bad_words=words)
         if params.structured is not None:
             if self._grammars is None:
-                raise RequestError("structured output is not available here", param="structured")
+                raise RequestError(
+                    "structured is not available here: this server compiles no grammars", param="structured"
+                )
             grammar = await self._grammars.compile(params.structured)
             attachments = dataclasses.replace(attachments, grammar=grammar)
         return attachments
@@ -154,7 +156,7 @@ class FrontGenerator:
         await generation.start(self._client)
         if params.num_sequences == params.n:
             return generation
-        return BestOf(generation, params.num_sequences, params.n, with_logprobs=params.logprobs is not None)
+        return BestOf(generation, params.n, with_logprobs=params.logprobs is not None)
 
     def _deadline(self, context: RequestContext) -> Deadline | None:
         check_timeout(context.timeout_s)

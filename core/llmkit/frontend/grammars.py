@@ -65,10 +65,11 @@ class GrammarCompiler:
 
     async def compile(self, wanted: StructuredOutput) -> CompiledGrammar:
         """As :meth:`compile_now`, in a thread unless the result is at hand."""
+        check_structured(wanted)
         with self._lock:
-            known = self._known.get(wanted)
+            known = self._look_up(wanted)
         if known is not None and known.done():
-            return self.compile_now(wanted)
+            return _result_of(known)
         return await in_daemon_thread(lambda: self.compile_now(wanted), "compile-grammar")
 
     def compile_now(self, wanted: StructuredOutput) -> CompiledGrammar:
@@ -78,10 +79,8 @@ class GrammarCompiler:
         """
         check_structured(wanted)
         with self._lock:
-            known = self._known.get(wanted)
-            if known is not None:
-                self._known.move_to_end(wanted)
-            else:
+            known = self._look_up(wanted)
+            if known is None:
                 outcome = self._known[wanted] = Future[CompiledGrammar]()
                 self._held_bytes += len(wanted.source)
                 self._trim()
@@ -119,6 +118,12 @@ class GrammarCompiler:
         if answer.grammar is None:
             raise _Refused(answer.refusal or "it was refused without a reason")
         return answer.grammar
+
+    def _look_up(self, wanted: StructuredOutput) -> Future[CompiledGrammar] | None:
+        known = self._known.get(wanted)
+        if known is not None:
+            self._known.move_to_end(wanted)
+        return known
 
     def _forget(self, wanted: StructuredOutput) -> None:
         with self._lock:

@@ -27,6 +27,7 @@ from llmkit_openai_api.request import (
     UnknownFields,
     check_model,
     check_stream,
+    name_field,
     not_yet,
     refuse_tools,
     refuse_unsupported,
@@ -36,7 +37,6 @@ from llmkit_openai_api.request import (
 )
 from llmkit_openai_api.respond import respond
 from llmkit_openai_api.schema import ChatRequest, Conversation, TokenizeRequest
-from llmkit_openai_api.structured import name_field
 from llmkit_openai_api.wire import (
     ChatChoice,
     ChatChunkChoice,
@@ -69,9 +69,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
                 include_usage=include_usage,
             )
         except RequestError as error:
-            names = {"logprobs": "top_logprobs", "max_tokens": _limit(body)[0]}
-            error.param = names.get(error.param or "", error.param)
-            name_field(error, body)
+            name_field(error, body, logprobs="top_logprobs", max_tokens=_limit(body)[0])
             raise
 
     return chat

@@ -115,6 +115,12 @@ def test_what_was_too_costly_may_be_asked_again(compiler: GrammarCompiler) -> No
     assert costly not in compiler._known
 
 
+async def test_what_is_no_text_is_refused_wherever_it_comes_from(compiler: GrammarCompiler) -> None:
+    wanted = StructuredOutput("json", {"type": "object"})  # type: ignore[arg-type]  # as a plugin may set it
+    with pytest.raises(RequestError, match="it must be text"):
+        await compiler.compile(wanted)
+
+
 async def test_waiting_does_not_hold_the_event_loop(compiler: GrammarCompiler) -> None:
     assert await compiler.compile(YES) == compiler.compile_now(YES)
     assert (await compiler.compile(StructuredOutput("choice", '["later"]'))).backend == "xgrammar"
