@@ -69,6 +69,8 @@ class Replay:
     """CPU time of queueing all requests."""
     simulated_s: float
     course: Course
+    most_waiting: int
+    """Behind any step, also those that the course leaves out."""
     stats: EngineStats
 
 
@@ -80,7 +82,7 @@ def replay(core: EngineCore, executor: SimulatedExecutor, trace: Sequence[TraceR
     served = [Served(entry) for entry in trace]
     prompts, encoder = Prompts(), msgspec.msgpack.Encoder()
     step_ms, step_rows, course = array("d"), array("l"), Course()
-    now, add_s, added, idle_steps = 0.0, 0.0, 0, 0
+    now, add_s, added, idle_steps, most_waiting = 0.0, 0.0, 0, 0, 0
     while added < len(trace) or core.has_work:
         if not core.has_work:
             now = max(now, trace[added].arrival_s)
@@ -112,9 +114,10 @@ def replay(core: EngineCore, executor: SimulatedExecutor, trace: Sequence[TraceR
             if output.finish is not None:
                 entry.ended_s = now
         stats = core.stats
+        most_waiting = max(most_waiting, stats.waiting)
         step_ms.append(cpu_ms)
         step_rows.append(executor.rows)
         course.add(len(step_ms) - 1, Point(now, stats.running, stats.waiting, stats.blocks_held, cpu_ms))
     if any(entry.ended_s < 0 for entry in served):
         raise EngineError("the scheduler has no work left, but not every request ended")
-    return Replay(served, step_ms, step_rows, add_s, now, course, core.stats)
+    return Replay(served, step_ms, step_rows, add_s, now, course, most_waiting, core.stats)
