@@ -196,8 +196,11 @@ class _Process:
         return bytes(data[len(STARTED) :])
 
     def close(self) -> None:
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()  # whoever waits for its start has the lock, and lets go at once
         with self._lock:
-            self._closed = True
             self._end()
 
     def _send(self, job: socket.socket) -> socket.socket:

@@ -142,6 +142,35 @@ def test_a_killed_process_is_started_again_with_the_backend_asked_for_alone() ->
         compiler.compile_now(StructuredOutput("choice", '["new"]'))
 
 
+def test_a_process_that_is_being_started_can_be_closed() -> None:
+    asked = threading.Event()
+
+    def launch() -> bytes:
+        process = compiler._process._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)  # it will never be ready
+        asked.set()
+        return b""
+
+    compiler = GrammarCompiler(launch)
+    failures: list[BaseException] = []
+
+    def compile_one() -> None:
+        try:
+            compiler.compile_now(YES)
+        except EngineError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (compile_one, compiler.close)]
+    threads[0].start()
+    assert asked.wait(30)
+    threads[1].start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(failures) == 1
+
+
 def test_a_backend_that_nobody_has_ends_the_start() -> None:
     config = sources.load({"grammar_backend": "outlines"}, {}).config
     with pytest.raises(UsageError, match="--grammar-backend: no grammar backend is called 'outlines'"):
