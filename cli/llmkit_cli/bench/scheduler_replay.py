@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from llmkit.contracts import EngineStats
+from llmkit.contracts import EngineStats, StepOutput
 from llmkit.engine.core import EngineCore
 from llmkit.errors import EngineError
 from llmkit_cli.bench.scheduler_engine import SimulatedExecutor
@@ -102,17 +102,8 @@ def replay(core: EngineCore, executor: SimulatedExecutor, trace: Sequence[TraceR
         idle_steps = 0 if executor.rows else idle_steps + 1
         if idle_steps > 2:
             raise EngineError("the scheduler has work but plans nothing")
-        for name in executor.new:
-            entry = served[int(name[1:])]
-            if entry.started_s < 0:
-                entry.started_s = now
-        now += executor.model_s - before
-        for output in step.outputs if step is not None else ():
-            entry = served[int(output.request_id[1:])]
-            if entry.first_token_s < 0:
-                entry.first_token_s = now
-            if output.finish is not None:
-                entry.ended_s = now
+        began_s, now = now, now + executor.model_s - before
+        _note(served, executor.new, step.outputs if step is not None else (), began_s, now)
         stats = core.stats
         most_waiting = max(most_waiting, stats.waiting)
         step_ms.append(cpu_ms)
@@ -121,3 +112,23 @@ def replay(core: EngineCore, executor: SimulatedExecutor, trace: Sequence[TraceR
     if any(entry.ended_s < 0 for entry in served):
         raise EngineError("the scheduler has no work left, but not every request ended")
     return Replay(served, step_ms, step_rows, add_s, now, course, most_waiting, core.stats)
+
+
+def _note(
+    served: Sequence[Served],
+    begun: Sequence[str],
+    outputs: Sequence[StepOutput],
+    began_s: float,
+    ended_s: float,
+) -> None:
+    """What one step did for its requests."""
+    for name in begun:
+        entry = served[int(name[1:])]
+        if entry.started_s < 0:
+            entry.started_s = began_s
+    for output in outputs:
+        entry = served[int(output.request_id[1:])]
+        if entry.first_token_s < 0:
+            entry.first_token_s = ended_s
+        if output.finish is not None:
+            entry.ended_s = ended_s

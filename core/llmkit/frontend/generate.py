@@ -135,7 +135,10 @@ class FrontGenerator:
 
     async def _attached(self, params: SamplingParams, attachments: Attachments) -> Attachments:
         if params.bad_words:
-            words = bad_word_ids(self._tokenizer, params.bad_words, self._limits.vocab_size)
+            # Two texts a word to tokenize: milliseconds where there are many.
+            words = await asyncio.to_thread(
+                bad_word_ids, self._tokenizer, params.bad_words, self._limits.vocab_size
+            )
             attachments = dataclasses.replace(attachments, bad_words=words)
         if params.structured is not None:
             if self._grammars is None:

@@ -131,7 +131,7 @@ class Preparer:
             message = f"plugin {plugin!r} did not prepare the request within {self._deadline_s:g} s"
             _log.error("%s", message)
             raise RequestError(message, code="plugin_failed", status=500) from error
-        except Exception as error:
+        except Exception as error:  # a plugin's code: the request is refused, whatever it was
             message = f"plugin {plugin!r} failed to prepare the request: {type(error).__name__}: {error}"
             _log.exception("%s", message)
             raise RequestError(message, code="plugin_failed", status=500) from error
