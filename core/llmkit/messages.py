@@ -1,7 +1,8 @@
 """What crosses processes: msgspec structs, sent as msgpack over ipc sockets or kept in process.
 
-Front -> engine: :class:`AddRequest`, :class:`AbortRequests`, :class:`Drain`. Engine -> front:
-:class:`StartupStatus`, :class:`EngineReady`, :class:`StepOutputs`, :class:`EngineFailed`.
+Front -> engine: :class:`AddRequest`, :class:`AbortRequests`, :class:`Drain`, :class:`Call`. Engine -> front:
+:class:`StartupStatus`, :class:`EngineReady`, :class:`StepOutputs`, :class:`CallAnswer`,
+:class:`EngineFailed`. Compiling process -> front: :class:`GrammarAnswer`.
 Engine -> worker: :class:`StepPlan`, :class:`SamplePlan`. Worker -> engine: :class:`WorkerReport`,
 :class:`StepResult`.
 """

@@ -79,11 +79,6 @@ class GrammarManager:
             raise ValueError(state.failed)
         return True
 
-    @property
-    def loading(self) -> bool:
-        """Whether a request waits for its grammar."""
-        return bool(self._loading)
-
     def wait(self, timeout_s: float) -> bool:
         """Until some added request's grammar is there that was not when this was called last.
 
@@ -105,11 +100,6 @@ class GrammarManager:
         self._loaders.shutdown(wait=False, cancel_futures=True)
 
     # ---- a step ----
-
-    def constrains(self, request_id: str) -> bool:
-        """Whether the request's next token is constrained: it has a grammar and its reasoning is over."""
-        state = self._states.get(request_id)
-        return state is not None and state.begun
 
     def propose(self, request_id: str, drafts: Sequence[int], most: int) -> tuple[list[int], int]:
         """What to compute ahead: forced tokens first, then ``drafts`` as far as the grammar allows them.
