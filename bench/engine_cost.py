@@ -8,13 +8,8 @@ results, encode the message to the front. The executor is a fake one whose own t
 
 from __future__ import annotations
 
-import argparse
-import cProfile
-import pstats
-import statistics
-import time
-
 import msgspec
+from cost import Stopwatch, make_parser, numbers
 
 from llmkit.config import CacheConfig, Config, SchedulerConfig
 from llmkit.contracts import AddRequest, SamplingParams
@@ -54,35 +49,19 @@ def run(rows: int, waiting: int, steps: int, policy: str, profile: bool) -> tupl
         core.step()
     calm_collector()  # as the engine process does
     encoder = msgspec.msgpack.Encoder()
-    times = []
-    profiler = cProfile.Profile()
-    if profile:
-        profiler.enable()
+    watch = Stopwatch(profile, elsewhere=lambda: executor.own_s)
     for _ in range(steps):
-        began, own = time.thread_time(), executor.own_s
-        encoder.encode(core.step())
-        times.append((time.thread_time() - began - (executor.own_s - own)) * 1e3)
+        with watch.lap():
+            encoder.encode(core.step())
         assert executor.rows == rows, f"{executor.rows} of {rows} rows in a step"
-    if profile:
-        profiler.disable()
-        pstats.Stats(profiler).sort_stats("tottime").print_stats(18)
     core.abort_all()
-    return statistics.median(times), statistics.quantiles(times, n=10)[-1]
-
-
-def numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
+    return watch.sum_up()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=numbers, default=[64, 256, 1000])
+    parser = make_parser(__doc__, steps=200)
     parser.add_argument("--waiting", type=numbers, default=[0, 100_000])
-    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--policy", default="fcfs")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes; slows it down")
     arguments = parser.parse_args()
     print(f"{'running':>8}{'waiting':>9}{'median':>9}{'p90':>9}{'us a row':>10}")
     for rows in arguments.rows:

@@ -9,17 +9,13 @@ Everything is the real thing but the engine, which sends messages made beforehan
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import cProfile
-import pstats
-import statistics
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import uvloop
+from cost import Stopwatch, make_parser
 
 from llmkit.assemble.model import open_frontend, open_model
 from llmkit.config import Config, ModelConfig, SchedulerConfig
@@ -82,41 +78,25 @@ async def run(rows: int, steps: int, stops: int, model: FrontModel, profile: boo
             await asyncio.sleep(0.01)
             names += [m.request_id for m in engine.receive(0) if isinstance(m, AddRequest)]
         ids = await generator.tokenize(TEXT, add_special_tokens=False)
-        profiler = cProfile.Profile()
-        times = []
+        watch = Stopwatch(profile)
         for step in range(steps):
             outputs = [StepOutput(name, [ids[(step + at) % len(ids)]]) for at, name in enumerate(names)]
             message = StepOutputs(outputs, EngineStats(running=rows, steps=step))
             waiter = asyncio.create_task(consumers.one_step())
             await asyncio.sleep(0)
             engine.send(message)
-            if profile:
-                profiler.enable()
-            began = time.thread_time()
-            await waiter
-            times.append((time.thread_time() - began) * 1e3)
-            profiler.disable()
-        if profile:
-            pstats.Stats(profiler).sort_stats("tottime").print_stats(20)
+            with watch.lap():
+                await waiter
         await consumers.stop()
         await client.close()
         engine.close()
-        return statistics.median(times), statistics.quantiles(times, n=10)[-1]
-
-
-def numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
+        return watch.sum_up()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=numbers, default=[64, 256, 1000])
-    parser.add_argument("--steps", type=int, default=100)
+    parser = make_parser(__doc__, steps=100)
     parser.add_argument("--stops", type=int, default=2, help=f"stop strings a request, up to {len(STOPS)}")
     parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes; slows it down")
     arguments = parser.parse_args()
     config = Config(model=ModelConfig(model=arguments.model))
     registry = load_plugins(config.plugins).registry

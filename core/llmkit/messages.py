@@ -1,7 +1,8 @@
 """What crosses processes: msgspec structs, sent as msgpack over ipc sockets or kept in process.
 
-Front -> engine: :class:`AddRequest`, :class:`AbortRequests`, :class:`Drain`. Engine -> front:
-:class:`StartupStatus`, :class:`EngineReady`, :class:`StepOutputs`, :class:`EngineFailed`.
+Front -> engine: :class:`AddRequest`, :class:`AbortRequests`, :class:`Drain`, :class:`Call`. Engine -> front:
+:class:`StartupStatus`, :class:`EngineReady`, :class:`StepOutputs`, :class:`CallAnswer`,
+:class:`EngineFailed`. Compiling process -> front: :class:`GrammarAnswer`.
 Engine -> worker: :class:`StepPlan`, :class:`SamplePlan`. Worker -> engine: :class:`WorkerReport`,
 :class:`StepResult`.
 """
@@ -157,8 +158,11 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     """Ended with ``STOP`` since only an end token could follow in its grammar: the last token is text."""
 
 
-class EngineStats(msgspec.Struct, frozen=True, array_like=True):
-    """Counters after a step; totals since the engine started unless a gauge."""
+class EngineStats(msgspec.Struct, array_like=True):
+    """Counters after a step; totals since the engine started unless a gauge.
+
+    A scheduler counts in one of its own and gives copies.
+    """
 
     running: int = 0
     """Gauge: requests that hold blocks."""

@@ -94,7 +94,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Number of alternatives per token besides the sampled one; None means no logprobs."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    """False drops the spaces with which a tokenizer parts special tokens that follow each other."""
+    """vLLM's, without effect: special tokens that show are never parted by spaces here."""
     best_of: int | None = None
     """Choices generated, of which the ``n`` with the highest mean logprob a token are returned."""
     beam_search: BeamSearch | None = None

@@ -64,6 +64,7 @@ def alive(pid: int) -> bool:
     return False
 
 
+# Source: vllm-project/vllm#24897 (B122)
 def test_killing_the_engine(scripted) -> None:
     server = scripted.start()
     (engine,) = server.children
@@ -220,6 +221,7 @@ def test_every_route_of_a_real_server_needs_the_key(scripted) -> None:
             assert client.request(method, path, headers={"Authorization": "bearer k"}).status_code != 401
 
 
+# Source: vllm-project/vllm#32439 (B111)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_hang_up_frees_the_engine(scripted, stream: bool) -> None:
     server = scripted.start()

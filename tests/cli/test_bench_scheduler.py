@@ -97,6 +97,14 @@ def test_the_course_is_bounded_and_even() -> None:
     assert {second - first for first, second in pairwise(times)} == {course.stride}
 
 
+def test_the_longest_queue_is_reported_though_the_course_leaves_it_out() -> None:
+    step = MAX_POINTS + 1001
+    load = [TraceRequest(0.0, 10, step + 10)] + [TraceRequest(float(step), 10, 1)] * 2
+    result = run(load, seats=2)
+    assert {point.waiting for point in result.course.points} == {0}
+    assert summarize(result)["most_waiting"] == 1
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -145,7 +153,8 @@ def test_a_trace_is_replayed_reported_and_drawn(llmkit: Run, tmp_path: Path) -> 
         (["--input-len", "8", "--prefix-len", "8"], "--prefix-len is 8"),
         (["--num-gpu-blocks-override", "4"], "--num-gpu-blocks-override 4"),
         (["--scheduling-policy", "fare"], "did you mean 'fair'"),
-        (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--trace", "nowhere.jsonl"], "--trace nowhere.jsonl: No such file"),
+        (["--step-ms", "0", "--token-us", "0"], "--step-ms and --token-us are 0"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(llmkit: Run, words: list[str], message: str) -> None:

@@ -134,7 +134,7 @@ def test_an_interrupted_call_leaves_nothing_in_the_engine(llm, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("llmkit.llm._Batch._route", interrupted)
+        patch.setattr("llmkit.llm_jobs.Batch._route", interrupted)
         with pytest.raises(KeyboardInterrupt):
             llm.generate(["weather"] * 3)
     assert llm.generate("after")[0].text == "after"

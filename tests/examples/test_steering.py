@@ -99,6 +99,8 @@ def test_every_model_implementation_is_tapped_at_the_same_place(site: Path, llm:
         ({"name": "wild"}, "no direction is called 'wild'; known: .*calm"),
         ({"strength": 1}, "name"),
         ({"name": "calm", "much": 1}, "much"),
+        ({"name": "calm", "strength": float("inf")}, "<= 1000"),
+        ({"name": "calm", "strength": float("nan")}, ">= -1000"),
     ],
 )
 def test_wrong_arguments_are_refused_in_words(llm: LLM, arguments: Any, message: str) -> None:

@@ -34,12 +34,13 @@ COUNTERS = (
 FLAGS = (
     "--deterministic",
     f"--max-model-len={tiny_model.MAX_MODEL_LEN}",
-    "--num-gpu-blocks-override=100",
+    "--num-gpu-blocks-override=66",
     "--max-num-seqs=12",
     "--max-num-batched-tokens=64",
     "--max-queue=64",
     "--async-scheduling",
     "--speculator=ngram",
+    "--prompt-lookup-min=1",
     "--kv-connector=offload",
     "--kv-offload-bytes=16MiB",
 )

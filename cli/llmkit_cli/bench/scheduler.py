@@ -44,6 +44,8 @@ def bench_scheduler(
     ] = None,
 ) -> None:
     """Replay a load through the real scheduler and block pool, with a clock in place of the model."""
+    if step_ms == token_us == 0:
+        raise UsageError("--step-ms and --token-us are 0; one must be above 0, for time to pass")
     if trace is not None:
         load = read_trace(trace)
     elif prefix_len >= input_len:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from llmkit.contracts import EngineStats
+from llmkit.contracts import EngineStats, StepOutput
 from llmkit.engine.core import EngineCore
 from llmkit.errors import EngineError
 from llmkit_cli.bench.scheduler_engine import SimulatedExecutor
@@ -69,6 +69,8 @@ class Replay:
     """CPU time of queueing all requests."""
     simulated_s: float
     course: Course
+    most_waiting: int
+    """Behind any step, also those that the course leaves out."""
     stats: EngineStats
 
 
@@ -80,7 +82,7 @@ def replay(core: EngineCore, executor: SimulatedExecutor, trace: Sequence[TraceR
     served = [Served(entry) for entry in trace]
     prompts, encoder = Prompts(), msgspec.msgpack.Encoder()
     step_ms, step_rows, course = array("d"), array("l"), Course()
-    now, add_s, added, idle_steps = 0.0, 0.0, 0, 0
+    now, add_s, added, idle_steps, most_waiting = 0.0, 0.0, 0, 0, 0
     while added < len(trace) or core.has_work:
         if not core.has_work:
             now = max(now, trace[added].arrival_s)
@@ -100,21 +102,33 @@ def replay(core: EngineCore, executor: SimulatedExecutor, trace: Sequence[TraceR
         idle_steps = 0 if executor.rows else idle_steps + 1
         if idle_steps > 2:
             raise EngineError("the scheduler has work but plans nothing")
-        for name in executor.new:
-            entry = served[int(name[1:])]
-            if entry.started_s < 0:
-                entry.started_s = now
-        now += executor.model_s - before
-        for output in step.outputs if step is not None else ():
-            entry = served[int(output.request_id[1:])]
-            if entry.first_token_s < 0:
-                entry.first_token_s = now
-            if output.finish is not None:
-                entry.ended_s = now
+        began_s, now = now, now + executor.model_s - before
+        _note(served, executor.new, step.outputs if step is not None else (), began_s, now)
         stats = core.stats
+        most_waiting = max(most_waiting, stats.waiting)
         step_ms.append(cpu_ms)
         step_rows.append(executor.rows)
         course.add(len(step_ms) - 1, Point(now, stats.running, stats.waiting, stats.blocks_held, cpu_ms))
     if any(entry.ended_s < 0 for entry in served):
         raise EngineError("the scheduler has no work left, but not every request ended")
-    return Replay(served, step_ms, step_rows, add_s, now, course, core.stats)
+    return Replay(served, step_ms, step_rows, add_s, now, course, most_waiting, core.stats)
+
+
+def _note(
+    served: Sequence[Served],
+    begun: Sequence[str],
+    outputs: Sequence[StepOutput],
+    began_s: float,
+    ended_s: float,
+) -> None:
+    """What one step did for its requests."""
+    for name in begun:
+        entry = served[int(name[1:])]
+        if entry.started_s < 0:
+            entry.started_s = began_s
+    for output in outputs:
+        entry = served[int(output.request_id[1:])]
+        if entry.first_token_s < 0:
+            entry.first_token_s = ended_s
+        if output.finish is not None:
+            entry.ended_s = ended_s

@@ -27,7 +27,7 @@ def summarize(replay: Replay) -> dict[str, Any]:
         "steps": len(replay.step_ms),
         "rows_per_step": statistics.fmean(replay.step_rows),
         "most_rows": max(replay.step_rows),
-        "most_waiting": max(point.waiting for point in replay.course.points),
+        "most_waiting": replay.most_waiting,
         "output_tokens_per_s": stats.generated_tokens / replay.simulated_s,
         "step_cpu_ms": _spread(replay.step_ms),
         "row_cpu_us": 1e3 * sum(replay.step_ms) / max(1, sum(replay.step_rows)),

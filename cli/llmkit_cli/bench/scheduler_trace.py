@@ -149,7 +149,11 @@ def _around(rng: random.Random, mean: int) -> int:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"--trace {path}: {error.strerror}") from error
+    with file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1

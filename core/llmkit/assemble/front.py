@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from llmkit.assemble.grammars import grammar_compiler
+from llmkit.assemble.grammars import check_grammar_backend, grammar_compiler
 from llmkit.assemble.launch import EngineLaunch, write_launch
 from llmkit.assemble.model import open_frontend, open_model
 from llmkit.config import Config
@@ -43,8 +43,7 @@ def build_front(config: Config, plugins: Plugins) -> Front:
     def make_grammars(spec: Callable[[], GrammarSpec]) -> GrammarCompiler:
         return grammar_compiler(config, plugins, spec)
 
-    if config.model.grammar_backend != "auto":
-        plugins.registry.get("grammar", config.model.grammar_backend)  # a wrong name ends the start
+    check_grammar_backend(config, plugins)
     return Front(
         config,
         find_model,

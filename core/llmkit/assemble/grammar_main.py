@@ -13,14 +13,13 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 
+from llmkit.assemble.launch import MAX_LAUNCH_BYTES, read_message
 from llmkit.config import PluginConfig
-from llmkit.contracts import CompiledGrammar, GrammarBackend, GrammarSpec, StructuredOutput
-from llmkit.errors import EngineError
+from llmkit.contracts import CompiledGrammar, Grammar, GrammarBackend, GrammarSpec, StructuredOutput
 from llmkit.frontend.grammars import DEADLINE_S, STARTED
 from llmkit.messages import GrammarAnswer
 from llmkit.plugins import load_plugins
@@ -30,9 +29,7 @@ MEMORY_BYTES = 768 << 20
 """That one grammar may take beyond what the process has."""
 REHEARSED_TOKENS = 64
 """Of an answer: what goes wrong on the way shows here rather than in the engine."""
-MAX_LAUNCH_BYTES = 64 << 20
 MAX_QUESTION_BYTES = 1 << 20
-_LENGTH_BYTES = 8
 
 
 class GrammarLaunch(msgspec.Struct, frozen=True):
@@ -53,7 +50,9 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)  # when to stop is the front's decision
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the system
     with socket.socket(fileno=0) as control:
-        launch = msgspec.msgpack.decode(_message(control, MAX_LAUNCH_BYTES), type=GrammarLaunch)
+        launch = msgspec.msgpack.decode(
+            read_message(control.recv, MAX_LAUNCH_BYTES, "launch"), type=GrammarLaunch
+        )
         registry = load_plugins(launch.plugins, {"grammar": launch.backend}).registry
         backends = [
             (name, registry.create("grammar", name, launch.spec)) for name in _names(launch, registry)
@@ -84,7 +83,7 @@ def answer(wanted: StructuredOutput, spec: GrammarSpec, backends: Backends) -> G
     return GrammarAnswer(refusal="; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
-def rehearse(grammar: Any, spec: GrammarSpec) -> None:
+def rehearse(grammar: Grammar, spec: GrammarSpec) -> None:
     """Walk some way through an answer, taking allowed tokens here and there.
 
     :raises ValueError: nothing can be said, or there is no way on.
@@ -128,7 +127,9 @@ def _serve(descriptor: int, spec: GrammarSpec, backends: Backends) -> None:
         _limit()
         with socket.socket(fileno=descriptor) as connection:
             connection.sendall(STARTED)
-            wanted = msgspec.msgpack.decode(_message(connection, MAX_QUESTION_BYTES), type=StructuredOutput)
+            wanted = msgspec.msgpack.decode(
+                read_message(connection.recv, MAX_QUESTION_BYTES, "question"), type=StructuredOutput
+            )
             connection.sendall(msgspec.msgpack.encode(answer(wanted, spec, backends)))
     finally:
         os._exit(0)
@@ -141,23 +142,6 @@ def _limit() -> None:
         with open("/proc/self/statm", encoding="ascii") as file:
             held = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES, held + MEMORY_BYTES))
-
-
-def _message(connection: socket.socket, most: int) -> bytes:
-    length = int.from_bytes(_exactly(connection, _LENGTH_BYTES), "big")
-    if length > most:
-        raise EngineError(f"a message of {length} bytes; at most {most} are read")
-    return _exactly(connection, length)
-
-
-def _exactly(connection: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        piece = connection.recv(length - len(data))
-        if not piece:
-            raise EngineError(f"the connection ended after {len(data)} of {length} bytes")
-        data += piece
-    return bytes(data)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,12 @@ from llmkit.plugins import Plugins
 from llmkit.registry import Registry
 
 
+def check_grammar_backend(config: Config, plugins: Plugins) -> None:
+    """:raises UnknownName: a backend was asked for that nobody has: known before the first grammar comes."""
+    if config.model.grammar_backend != "auto":
+        plugins.registry.get("grammar", config.model.grammar_backend)
+
+
 def grammar_compiler(config: Config, plugins: Plugins, spec: Callable[[], GrammarSpec]) -> GrammarCompiler:
     """For the front; ``spec`` is called with the first grammar. Its process loads this one's plugins."""
     loaded = dataclasses.replace(config.plugins, load=plugins.names)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from llmkit.config.flags import flags
 from llmkit.text import nearest
@@ -80,162 +80,112 @@ def _negated(positive: str, name: str) -> VllmFlag | None:
     return VllmFlag((name,), "no effect", reason, takes_value=False)
 
 
-def _rows(status: Status, text: str, switches: str = "", values: str = "") -> Iterator[VllmFlag]:
-    """Flags that share a reason; names of one flag are joined by ``/``."""
-    for group, takes_value in ((switches, False), (values, True)):
-        for names in group.split():
-            yield VllmFlag(tuple(names.split("/")), status, text, takes_value)
+class _Group(NamedTuple):
+    """Flags that share a status and a text; names of one flag are joined by ``/``."""
+
+    text: str
+    switches: str = ""
+    values: str = ""
 
 
-def _same() -> Iterator[VllmFlag]:
-    yield from _rows(
-        "same",
+_SAME = (
+    _Group(
         "",
         switches="--trust-remote-code --enable-prefix-caching --enable-log-requests",
         values="--model --tokenizer --revision --seed --max-num-seqs --num-gpu-blocks-override "
         "--tensor-parallel-size/-tp --host --port --uds --root-path "
         "--generation-config --chat-template --config",
-    )
-    yield from _rows(
-        "same", "several: repeat the flag, or one after another behind MODEL", values="--served-model-name"
-    )
-    yield from _rows("same", "several as above; plugin routes need one too", values="--api-key")
-    yield from _rows("same", "none by default; vLLM allows every origin", values="--allowed-origins")
-    yield from _rows("same", "also `half` and `float`; `auto` is float32 on a CPU", values="--dtype")
-    yield from _rows("same", "also 16k, 16K, `auto` and -1 (the largest that fits)", values="--max-model-len")
-    yield from _rows("same", "also 8k, 8K", values="--max-num-batched-tokens")
-    yield from _rows("same", "8, 16, 32, 64 or 128", values="--block-size")
-    yield from _rows("same", "4GiB, 4G (both binary), 4GB or bytes", values="--kv-cache-memory-bytes")
-    yield from _rows("same", "what the attention backend knows", values="--kv-cache-dtype")
-    yield from _rows("same", "one JSON object; no dotted form", values="--hf-overrides")
-    yield from _rows("same", "a registered loader: safetensors, gguf, dummy", values="--load-format")
-    yield from _rows("same", "a registered model implementation", values="--model-impl")
-    yield from _rows("same", "a registered tokenizer", values="--tokenizer-mode")
-    yield from _rows("same", "a registered linear method", values="--quantization")
-    yield from _rows("same", "a registered policy", values="--scheduling-policy")
-    yield from _rows("same", "seconds; 30 by default", values="--shutdown-timeout")
-    yield from _rows(
-        "same", "or --executor; `mp` is multiproc, `uni` is uniproc", values="--distributed-executor-backend"
-    )
-    yield from _rows(
-        "same", "or --attn; CPU_ATTN is paged-cpu, TORCH_SDPA is reference", values="--attention-backend"
-    )
-    yield from _rows("same", "off by default", switches="--async-scheduling")
-    yield from _rows(
-        "same",
-        "also `auto`, the default, and `none`",
-        values="--tool-call-parser --reasoning-parser",
-    )
-    yield from _rows("same", "also `raw_logprobs` and `processed_logprobs`", values="--logprobs-mode")
-    yield from _rows(
-        "same", "how many draft tokens; --speculator says whose", values="--num-speculative-tokens"
-    )
-    yield from _rows(
-        "same",
+    ),
+    _Group("several: repeat the flag, or one after another behind MODEL", values="--served-model-name"),
+    _Group("several as above; plugin routes need one too", values="--api-key"),
+    _Group("none by default; vLLM allows every origin", values="--allowed-origins"),
+    _Group("also `half` and `float`; `auto` is float32 on a CPU", values="--dtype"),
+    _Group("also 16k, 16K, `auto` and -1 (the largest that fits)", values="--max-model-len"),
+    _Group("also 8k, 8K", values="--max-num-batched-tokens"),
+    _Group("8, 16, 32, 64 or 128", values="--block-size"),
+    _Group("4GiB, 4G (both binary), 4GB or bytes", values="--kv-cache-memory-bytes"),
+    _Group("what the attention backend knows", values="--kv-cache-dtype"),
+    _Group("one JSON object; no dotted form", values="--hf-overrides"),
+    _Group("a registered loader: safetensors, gguf, dummy", values="--load-format"),
+    _Group("a registered model implementation", values="--model-impl"),
+    _Group("a registered tokenizer", values="--tokenizer-mode"),
+    _Group("a registered linear method", values="--quantization"),
+    _Group("a registered policy", values="--scheduling-policy"),
+    _Group("seconds; 30 by default", values="--shutdown-timeout"),
+    _Group("or --executor; `mp` is multiproc, `uni` is uniproc", values="--distributed-executor-backend"),
+    _Group("or --attn; CPU_ATTN is paged-cpu, TORCH_SDPA is reference", values="--attention-backend"),
+    _Group("off by default", switches="--async-scheduling"),
+    _Group("also `auto`, the default, and `none`", values="--tool-call-parser --reasoning-parser"),
+    _Group("also `raw_logprobs` and `processed_logprobs`", values="--logprobs-mode"),
+    _Group("how many draft tokens; --speculator says whose", values="--num-speculative-tokens"),
+    _Group(
         "methods ngram and draft_model, with model, num_speculative_tokens, prompt_lookup_min and "
         "prompt_lookup_max; or --speculator and the flags beside it",
         values="--speculative-config/-sc",
-    )
+    ),
+)
 
+_RENAMED = (
+    _Group("--quantization", values="-q"),
+    _Group("--log-level", values="--uvicorn-log-level"),
+    _Group("--grammar-backend", values="--guided-decoding-backend"),
+    _Group("--speculator", values="--spec-method"),
+    _Group("--draft-model", values="--spec-model --speculative-model"),
+    _Group("--num-speculative-tokens", values="--spec-tokens"),
+)
 
-def _renamed() -> Iterator[VllmFlag]:
-    yield from _rows("renamed", "--quantization", values="-q")
-    yield from _rows("renamed", "--log-level", values="--uvicorn-log-level")
-    yield from _rows("renamed", "--grammar-backend", values="--guided-decoding-backend")
-    yield from _rows("renamed", "--speculator", values="--spec-method")
-    yield from _rows("renamed", "--draft-model", values="--spec-model --speculative-model")
-    yield from _rows("renamed", "--num-speculative-tokens", values="--spec-tokens")
-
-
-def _no_effect() -> Iterator[VllmFlag]:
-    yield from _rows(
-        "no effect",
+_NO_EFFECT = (
+    _Group(
         "it is about speed only, and nothing is captured or compiled ahead here",
         switches="--enforce-eager --enable-flashinfer-autotune",
         values="--compilation-config/-cc -O --optimization-level --performance-mode "
         "--cudagraph-capture-sizes --cuda-graph-sizes --max-cudagraph-capture-size --max-seq-len-to-capture",
-    )
-    yield from _rows("no effect", "this version computes on the CPU", values="--gpu-memory-utilization")
-    yield from _rows(
-        "no effect",
+    ),
+    _Group("this version computes on the CPU", values="--gpu-memory-utilization"),
+    _Group(
         "it is about speed only",
         switches="--disable-async-output-proc --disable-custom-all-reduce "
         "--disable-cascade-attn --use-tqdm-on-load --disable-nccl-for-dp-synchronization "
         "--scheduler-reserve-full-isl",
         values="--max-parallel-loading-workers --stream-interval --safetensors-load-strategy "
         "--num-lookahead-slots --num-scheduler-steps --renderer-num-workers",
-    )
-    yield from _rows(
-        "no effect",
-        "calls are parsed wherever their format is known",
-        switches="--enable-auto-tool-choice",
-    )
-    yield from _rows(
-        "no effect",
-        "tools are never shown under tool_choice none",
-        switches="--exclude-tools-when-tool-choice-none",
-    )
-    yield from _rows(
-        "no effect",
+    ),
+    _Group("calls are parsed wherever their format is known", switches="--enable-auto-tool-choice"),
+    _Group("tools are never shown under tool_choice none", switches="--exclude-tools-when-tool-choice-none"),
+    _Group(
         "long prompts are always computed in chunks of --max-num-batched-tokens",
         switches="--enable-chunked-prefill",
         values="--max-num-partial-prefills --max-long-partial-prefills --long-prefill-token-threshold",
-    )
-    yield from _rows(
-        "no effect", "a preempted request is computed again", values="--swap-space --preemption-mode"
-    )
-    yield from _rows("no effect", "prefix-cache keys are always BLAKE3", values="--prefix-caching-hash-algo")
-    yield from _rows(
-        "no effect",
+    ),
+    _Group("a preempted request is computed again", values="--swap-space --preemption-mode"),
+    _Group("prefix-cache keys are always BLAKE3", values="--prefix-caching-hash-algo"),
+    _Group(
         "layers of different kinds always have groups of their own",
         switches="--disable-hybrid-kv-cache-manager",
-    )
-    yield from _rows("no effect", "usage always says", switches="--enable-prompt-tokens-details")
-    yield from _rows("no effect", "X-Request-Id is always sent", switches="--enable-request-id-headers")
-    yield from _rows(
-        "no effect", "accesses are logged at --log-level debug only", switches="--disable-uvicorn-access-log"
-    )
-    yield from _rows("no effect", "requests are not logged by default", switches="--disable-log-requests")
-    yield from _rows("no effect", "statistics are at /metrics", switches="--disable-log-stats")
-    yield from _rows(
-        "no effect",
-        "HTTP is parsed by httptools",
-        values="--h11-max-incomplete-event-size --h11-max-header-count",
-    )
+    ),
+    _Group("usage always says", switches="--enable-prompt-tokens-details"),
+    _Group("X-Request-Id is always sent", switches="--enable-request-id-headers"),
+    _Group("accesses are logged at --log-level debug only", switches="--disable-uvicorn-access-log"),
+    _Group("requests are not logged by default", switches="--disable-log-requests"),
+    _Group("statistics are at /metrics", switches="--disable-log-stats"),
+    _Group("HTTP is parsed by httptools", values="--h11-max-incomplete-event-size --h11-max-header-count"),
+)
 
-
-def _not_yet() -> Iterator[VllmFlag]:
-    status: Status = "not supported yet"
-    yield from _rows(
-        status,
-        "raise --max-num-batched-tokens to compute prompts whole",
-        switches="--no-enable-chunked-prefill",
-    )
-    yield from _rows(
-        status,
-        "--plugin loads a plugin that has the parser",
-        values="--tool-parser-plugin --reasoning-parser-plugin",
-    )
-    yield from _rows(status, "clients run the tools", values="--tool-server")
-    yield from _rows(
-        status,
-        "a request's chat_template_kwargs say whether to reason",
-        values="--reasoning-config",
-    )
-    yield from _rows(
-        status,
-        "write --grammar-backend for its backend",
-        values="--structured-outputs-config",
-    )
-    yield from _rows(
-        status,
+_NOT_YET = (
+    _Group("raise --max-num-batched-tokens to compute prompts whole", switches="--no-enable-chunked-prefill"),
+    _Group(
+        "--plugin loads a plugin that has the parser", values="--tool-parser-plugin --reasoning-parser-plugin"
+    ),
+    _Group("clients run the tools", values="--tool-server"),
+    _Group("a request's chat_template_kwargs say whether to reason", values="--reasoning-config"),
+    _Group("write --grammar-backend for its backend", values="--structured-outputs-config"),
+    _Group(
         "one request, one model: no adapters",
         switches="--enable-lora --fully-sharded-loras --enable-tower-connector-lora",
         values="--lora-modules --max-loras --max-lora-rank --max-cpu-loras --lora-dtype "
         "--lora-target-modules --lora-extra-vocab-size --default-mm-loras",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "only --tensor-parallel-size splits a model",
         switches="--enable-expert-parallel/-ep --enable-eplb --enable-dbo --data-parallel-hybrid-lb/-dph "
         "--data-parallel-external-lb/-dpe --headless",
@@ -245,97 +195,97 @@ def _not_yet() -> Iterator[VllmFlag]:
         "--prefill-context-parallel-size/-pcp --all2all-backend --eplb-config --expert-placement-strategy "
         "--dbo-decode-token-threshold --dbo-prefill-token-threshold --nnodes/-n --node-rank/-r --master-addr "
         "--master-port --api-server-count/-asc",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "one kind of worker; name an executor plugin with --executor",
         switches="--ray-workers-use-nsight --disable-frontend-multiprocessing",
         values="--worker-cls --worker-extension-cls --distributed-timeout-seconds",
-    )
-    yield from _rows(status, "name a scheduler plugin with --scheduler", values="--scheduler-cls")
-    yield from _rows(status, "use --plugin-option NAME.key=value", values="--additional-config")
-    yield from _rows(
-        status,
+    ),
+    _Group("name a scheduler plugin with --scheduler", values="--scheduler-cls"),
+    _Group("use --plugin-option NAME.key=value", values="--additional-config"),
+    _Group(
         "a plugin offers them (register_logits_processors); --plugin enables it",
         values="--logits-processors --logits-processor-pattern",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "use --kv-connector offload --kv-offload-bytes 16GiB",
         values="--kv-offloading-size --kv-offloading-backend",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "KV stays in the memory of its worker",
         switches="--calculate-kv-scales --kv-sharing-fast-prefill --enable-sleep-mode",
         values="--kv-transfer-config --kv-events-config "
         "--cpu-offload-gb --cpu-offload-params --offload-backend --ec-transfer-config",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "text in, text out",
         switches="--enable-mm-embeds --enable-prompt-embeds --interleave-mm-strings --skip-mm-profiling "
         "--disable-chunked-mm-input --language-model-only --disable-mm-preprocessor-cache",
         values="--limit-mm-per-prompt --media-io-kwargs --mm-processor-kwargs --mm-processor-cache-gb "
         "--mm-processor-cache-type --mm-shm-cache-max-object-size-mb --mm-encoder-tp-mode "
         "--mm-encoder-attn-backend --video-pruning-rate --allowed-local-media-path --allowed-media-domains",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "the model generates; it neither embeds nor classifies",
         values="--runner --convert --task --pooler-config --override-pooler-config --io-processor-plugin",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "state-space layers are not served",
         values="--mamba-cache-dtype --mamba-ssm-cache-dtype --mamba-block-size --mamba-cache-mode",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "put a TLS proxy in front",
         switches="--enable-ssl-refresh",
         values="--ssl-keyfile --ssl-certfile --ssl-ca-certs --ssl-cert-reqs --ssl-ciphers",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "the HTTP server has no setting for it; a plugin's register_routes may serve more",
         switches="--allow-credentials --disable-fastapi-docs --grpc "
         "--enable-server-load-tracking --enable-tokenizer-info-endpoint --enable-offline-docs --tokens-only",
         values="--allowed-methods --allowed-headers --middleware --fingerprint-mode --fingerprint-value",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "the API has no setting for it",
         switches="--return-tokens-as-token-ids --enable-force-include-usage "
         "--enable-per-request-metrics --trust-request-chat-template",
         values="--response-role --chat-template-content-format --default-chat-template-kwargs "
         "--override-generation-config --max-logprobs",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "logs have one switch, --log-level, and --enable-log-requests",
         switches="--enable-log-outputs --enable-log-deltas --log-error-stack --aggregate-engine-logging",
         values="--log-config-file --max-log-len --disable-access-log-for-endpoints",
-    )
-    yield from _rows(
-        status,
+    ),
+    _Group(
         "metrics are those of /metrics",
         switches="--kv-cache-metrics --cudagraph-metrics --enable-mfu-metrics "
         "--enable-layerwise-nvtx-tracing",
         values="--otlp-traces-endpoint --collect-detailed-traces --show-hidden-metrics-for-version "
         "--profiler-config --kv-cache-metrics-sample",
-    )
-    yield from _rows(status, "set HF_HOME", values="--download-dir")
-    yield from _rows(status, "set HF_TOKEN", values="--hf-token")
-    yield from _rows(status, "use --hf-overrides", values="--rope-scaling --rope-theta --hf-config-path")
-    yield from _rows(
-        status,
+    ),
+    _Group("set HF_HOME", values="--download-dir"),
+    _Group("set HF_TOKEN", values="--hf-token"),
+    _Group("use --hf-overrides", values="--rope-scaling --rope-theta --hf-config-path"),
+    _Group(
         "",
         switches="--skip-tokenizer-init --disable-sliding-window --enable-multimodal-encoder-data-parallel",
         values="--tokenizer-revision --code-revision --config-format --ignore-patterns "
         "--pt-load-map-location --model-loader-extra-config --attention-config --kernel-config "
         "--moe-backend --linear-backend --model-class-overrides",
-    )
+    ),
+)
 
 
-_TABLE: tuple[VllmFlag, ...] = (*_same(), *_renamed(), *_no_effect(), *_not_yet())
+def _rows(status: Status, groups: Iterable[_Group]) -> Iterator[VllmFlag]:
+    for group in groups:
+        for flags_of_a_kind, takes_value in ((group.switches, False), (group.values, True)):
+            for names in flags_of_a_kind.split():
+                yield VllmFlag(tuple(names.split("/")), status, group.text, takes_value)
+
+
+_TABLE: tuple[VllmFlag, ...] = (
+    *_rows("same", _SAME),
+    *_rows("renamed", _RENAMED),
+    *_rows("no effect", _NO_EFFECT),
+    *_rows("not supported yet", _NOT_YET),
+)

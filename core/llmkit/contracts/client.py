@@ -70,6 +70,8 @@ class Generation(Protocol):
 
     request_id: str
     prompt_ids: Sequence[int]
+    num_choices: int
+    """``params.n``, unless a plugin has changed that."""
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Event]]: ...
     async def aclose(self) -> None: ...

@@ -52,7 +52,7 @@ class EngineCore:
         loop = OverlappedLoop if overlapped else PlainLoop
         self._loop: Loop = loop(scheduler, executor, self._sample_plan)
         self._settled: list[StepOutput] = []
-        """Outputs of steps that a call waited for."""
+        """Outputs of steps that a call waited for; whatever is given next begins with them."""
         self._open: set[str] = set()
         self._loading: dict[str, AddRequest] = {}
         """Requests whose grammar is not there yet; the scheduler does not know them."""
@@ -86,7 +86,7 @@ class EngineCore:
         """End requests; unknown ids are ignored."""
         loading = [name for name in dict.fromkeys(request_ids) if self._loading.pop(name, None) is not None]
         outputs = [StepOutput(name, finish=FinishReason.ABORT) for name in loading]
-        return self._book(outputs + self._scheduler.abort(request_ids))
+        return self._take_settled() + self._book(outputs + self._scheduler.abort(request_ids))
 
     def abort_all(self) -> list[StepOutput]:
         return self.abort(sorted(self._open))
@@ -96,10 +96,10 @@ class EngineCore:
 
         :raises EngineError: the step failed; the engine is of no use afterwards.
         """
-        outputs, self._settled = self._settled, []
         if self._loading:
-            outputs += self._queue_loaded()
+            self._settled += self._queue_loaded()
         stepped = self._loop.turn()
+        outputs = self._take_settled()
         if stepped is None and not outputs:
             return None
         return StepOutputs(outputs + self._book(stepped or []), self.stats)
@@ -126,10 +126,10 @@ class EngineCore:
         return CallAnswer(call.call_id, value)
 
     def fail(self, message: str) -> list[StepOutput]:
-        """Last outputs of every open request after the engine failed."""
+        """What is left to give after the engine failed: last outputs of every open request among it."""
         outputs = [_failed(name, message) for name in sorted(self._open)]
         self._open.clear()
-        return outputs
+        return self._take_settled() + outputs
 
     def check_health(self) -> None:
         """:raises EngineError: a worker is dead or stuck."""
@@ -142,6 +142,10 @@ class EngineCore:
         if self._drafter is not None:
             self._drafter.close()
         self._executor.shutdown(timeout_s)
+
+    def _take_settled(self) -> list[StepOutput]:
+        settled, self._settled = self._settled, []
+        return settled
 
     def _queue(self, request: AddRequest) -> list[StepOutput]:
         try:

@@ -79,15 +79,15 @@ class GrammarManager:
             raise ValueError(state.failed)
         return True
 
-    @property
-    def loading(self) -> bool:
-        """Whether a request waits for its grammar."""
-        return bool(self._loading)
+    def wait(self, timeout_s: float) -> bool:
+        """Until some added request's grammar is there that was not when this was called last.
 
-    def wait(self, timeout_s: float) -> None:
-        """Until some grammar is loaded that was not when this was called last, or ``timeout_s`` passed."""
-        if self._done.wait(timeout_s):
-            self._done.clear()
+        False after ``timeout_s`` without one.
+        """
+        if not self._done.wait(timeout_s):
+            return False
+        self._done.clear()
+        return True
 
     def remove(self, request_id: str) -> None:
         """Forget a request; unknown ones are ignored."""
@@ -100,11 +100,6 @@ class GrammarManager:
         self._loaders.shutdown(wait=False, cancel_futures=True)
 
     # ---- a step ----
-
-    def constrains(self, request_id: str) -> bool:
-        """Whether the request's next token is constrained: it has a grammar and its reasoning is over."""
-        state = self._states.get(request_id)
-        return state is not None and state.begun
 
     def propose(self, request_id: str, drafts: Sequence[int], most: int) -> tuple[list[int], int]:
         """What to compute ahead: forced tokens first, then ``drafts`` as far as the grammar allows them.
@@ -156,12 +151,11 @@ class GrammarManager:
         key = (source.backend, source.data)
         loading = self._loaded.get(key)
         if loading is None:
-            loading = self._loaders.submit(self._backends.load, source)
-            loading.add_done_callback(lambda _: self._done.set())
-            self._loaded[key] = loading
+            loading = self._loaded[key] = self._loaders.submit(self._backends.load, source)
             while len(self._loaded) > MAX_LOADED:
                 self._loaded.popitem(last=False)
         self._loaded.move_to_end(key)
+        loading.add_done_callback(lambda _: self._done.set())  # at once where it is there already
         return loading
 
 

@@ -14,39 +14,6 @@ from llmkit.types import FinishReason
 
 
 @dataclass(slots=True)
-class Totals:
-    """Counters since the engine started, as in :class:`EngineStats`."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    preemptions: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    forced_tokens: int = 0
-    offload_queries: int = 0
-    offload_hits: int = 0
-
-    def count_hit(self, num_prompt: int, hit: PrefixHit, *, connected: bool) -> None:
-        """``connected``: a KV connector was asked for what the pool had not."""
-        cached = hit.num_tokens - hit.num_loaded
-        self.prefix_queries += num_prompt
-        self.prefix_hits += cached
-        if connected:
-            self.offload_queries += num_prompt - cached
-            self.offload_hits += hit.num_loaded
-
-    def stats(self, **others: int) -> EngineStats:
-        """With those counters that somebody else keeps."""
-        return EngineStats(
-            **others,
-            **{name: getattr(self, name) for name in self.__slots__},
-        )
-
-
-@dataclass(slots=True)
 class Part:
     """One request's part of a step in flight."""
 
@@ -70,7 +37,7 @@ def plan_rows(parts: list[Part]) -> tuple[list[RowPlan], list[NewRow]]:
 
 
 def book(
-    part: Part, result: RowResult | None, totals: Totals, accept: Accept | None = None
+    part: Part, result: RowResult | None, totals: EngineStats, accept: Accept | None = None
 ) -> StepOutput | None:
     """Take what a finished step gave one request; refused drafts count as not computed.
 
@@ -112,12 +79,22 @@ def book(
     )
 
 
+def count_hit(totals: EngineStats, num_prompt: int, hit: PrefixHit, *, connected: bool) -> None:
+    """Of a request that starts. ``connected``: a KV connector was asked for what the pool had not."""
+    cached = hit.num_tokens - hit.num_loaded
+    totals.prefix_queries += num_prompt
+    totals.prefix_hits += cached
+    if connected:
+        totals.offload_queries += num_prompt - cached
+        totals.offload_hits += hit.num_loaded
+
+
 def end_with(request: Request, finish: FinishReason, error: str | None = None) -> StepOutput:
     """The last output of a request that ends without a token."""
     return StepOutput(request.request_id, finish=finish, error=error, cached_tokens=request.num_cached or 0)
 
 
-def _count(part: Part, tokens: list[int], totals: Totals) -> None:
+def _count(part: Part, tokens: list[int], totals: EngineStats) -> None:
     """How far the request is computed now that this part has run.
 
     :raises EngineError: the executor sampled other than planned.

@@ -37,8 +37,6 @@ FLUSH_MS = 2000
 """How long the last messages may take to reach a front that reads."""
 MAX_QUEUED_MESSAGES = 10_000
 """A front this far behind makes the engine wait."""
-
-
 COLLECTOR = (10_000, 20, 200)
 """Thresholds of Python's collector of cycles. With the usual ones it looks every few steps at all objects
 there are; with 100,000 requests waiting that takes half a second."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from llmkit.contracts.scheduler import Drafts, SchedulerSpec
 from llmkit.engine.drafting import NO_DRAFTS, Drafting, waive
 from llmkit.engine.kv_manager import KVManager, PrefixHit
-from llmkit.engine.parts import Part, Totals, book, end_with, plan_rows
+from llmkit.engine.parts import Part, book, count_hit, end_with, plan_rows
 from llmkit.engine.prefix import request_root
 from llmkit.engine.request import Request
 from llmkit.engine.waiting import Followers, WaitingQueue
@@ -54,7 +56,7 @@ class ContinuousScheduler:
         self._gone: list[str] = []
         self._in_flight: dict[int, list[Part]] = {}
         self._num_added = 0
-        self._totals = Totals()
+        self._totals = EngineStats()
 
     @property
     def has_work(self) -> bool:
@@ -137,7 +139,8 @@ class ContinuousScheduler:
 
     def stats(self) -> EngineStats:
         pool = self.kv.pool
-        return self._totals.stats(
+        return replace(
+            self._totals,
             running=len(self._running),
             waiting=len(self._waiting) + len(self._followers),
             blocks_total=pool.num_blocks - 1,
@@ -224,7 +227,7 @@ class ContinuousScheduler:
             promised += self.kv.outstanding(head)
             if head.num_cached is None:
                 head.num_cached = hit.num_tokens
-                self._totals.count_hit(head.num_prompt_tokens, hit, connected=self._connected)
+                count_hit(self._totals, head.num_prompt_tokens, hit, connected=self._connected)
         return copies
 
     def _promised(self) -> int:

@@ -7,8 +7,10 @@ and the beam, and whose KV the prefix cache has but for the last block.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +36,17 @@ class Beam:
         return [position.sampled.token_id for position in self.positions]
 
 
+class _Step(NamedTuple):
+    """A token that may follow an open beam; they sort from the best on."""
+
+    cost: float
+    """Less the logprob of beam and token."""
+    place: int
+    """The beam's, in ``open``."""
+    token_id: int
+    token: TokenLogprob
+
+
 class Beams:
     """One search; owns its open and its complete beams."""
 
@@ -47,7 +60,6 @@ class Beams:
         self._max_tokens = max_tokens
         self._min_tokens = min_tokens
         self._shown = shown
-        self._kept = max(2, 1 + len(self._ends)) * search.width
         self._complete: list[Beam] = []
         """Best first, at most ``width``."""
         self.open = [Beam()]
@@ -56,16 +68,18 @@ class Beams:
 
     @property
     def alternatives(self) -> int:
-        """How many of the likeliest next tokens of each open beam :meth:`advance` needs."""
-        return self._kept + (len(self._ends) if self._min_tokens else 0)
+        """How many of the likeliest next tokens of each open beam :meth:`advance` needs: even if every end is
+        likelier, ``width`` others are among them; and those that are shown."""
+        return max(self._search.width + len(self._ends), self._shown)
 
     def advance(self, likeliest: Sequence[Sequence[TokenLogprob]]) -> None:
         """One round: the likeliest next tokens of each open beam, in the order of ``open``."""
-        length = len(self.open[0].positions) + 1
-        candidates = self._candidates(likeliest, length)
-        going_on = [beam for beam in candidates if beam.finish is None]
-        self._complete_some(candidates[: self._search.width])
-        self.open = going_on[: self._search.width]
+        width, length = self._search.width, len(self.open[0].positions) + 1
+        steps = self._steps(likeliest, length)
+        ending = [step for step in steps[:width] if self._finish(step, length) is not None]
+        going_on = itertools.islice((step for step in steps if self._finish(step, length) is None), width)
+        self._complete_some([self._grow(step, likeliest, length) for step in ending])
+        self.open = [self._grow(step, likeliest, length) for step in going_on]
         self.ended = not self.open or not self._may_improve(length)
 
     def best(self, count: int) -> list[Beam]:
@@ -73,34 +87,29 @@ class Beams:
         assert self.ended, "the search goes on"
         return self._complete[:count]
 
-    def _candidates(self, likeliest: Sequence[Sequence[TokenLogprob]], length: int) -> list[Beam]:
+    def _steps(self, likeliest: Sequence[Sequence[TokenLogprob]], length: int) -> list[_Step]:
+        """Every way to go on, best first."""
         masked = self._ends if length <= self._min_tokens else frozenset[int]()
-        grown = [
-            (-(beam.logprob + token.logprob), index, token.token_id, token)
-            for index, beam in enumerate(self.open)
-            for token in likeliest[index]
+        return sorted(
+            _Step(-(beam.logprob + token.logprob), place, token.token_id, token)
+            for place, beam in enumerate(self.open)
+            for token in likeliest[place]
             if token.token_id not in masked
-        ]
-        grown.sort(key=lambda candidate: candidate[:3])
-        return [
-            self._grow(self.open[index], token, tuple(likeliest[index][: self._shown]), length)
-            for _, index, _, token in grown[: self._kept]
-        ]
+        )
 
-    def _grow(self, beam: Beam, token: TokenLogprob, top: tuple[TokenLogprob, ...], length: int) -> Beam:
-        logprob = beam.logprob + token.logprob
-        finish = None
-        if token.token_id in self._ends:
-            finish = FinishReason.STOP
-        elif length == self._max_tokens:
-            finish = FinishReason.LENGTH
-        positions = (*beam.positions, PositionLogprobs(token, top))
-        return Beam(positions, logprob, finish, self._score(logprob, length))
+    def _finish(self, step: _Step, length: int) -> FinishReason | None:
+        if step.token_id in self._ends:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if length == self._max_tokens else None
+
+    def _grow(self, step: _Step, likeliest: Sequence[Sequence[TokenLogprob]], length: int) -> Beam:
+        shown = tuple(likeliest[step.place][: self._shown])
+        positions = (*self.open[step.place].positions, PositionLogprobs(step.token, shown))
+        return Beam(positions, -step.cost, self._finish(step, length), self._score(-step.cost, length))
 
     def _complete_some(self, leading: Sequence[Beam]) -> None:
         """Only what would have stayed open may become complete."""
-        merged = [*self._complete, *(beam for beam in leading if beam.finish is not None)]
-        merged.sort(key=lambda beam: -beam.score)
+        merged = sorted([*self._complete, *leading], key=lambda beam: -beam.score)
         self._complete = merged[: self._search.width]
 
     def _may_improve(self, length: int) -> bool:

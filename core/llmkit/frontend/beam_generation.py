@@ -34,6 +34,7 @@ class BeamGeneration:
     def __init__(self, accepted: Accepted, vocab_size: int) -> None:
         self.request_id = accepted.request_id
         self.prompt_ids: Sequence[int] = accepted.prompt_ids
+        self.num_choices = accepted.params.n
         self._accepted = accepted
         self._params = msgspec.structs.replace(accepted.params, prompt_logprobs=None)
         self._vocab_size = vocab_size

@@ -16,14 +16,12 @@ from llmkit.types import FinishReason
 class BestOf:
     """A ``contracts.Generation`` over one with more choices; owns their events until all have ended."""
 
-    def __init__(
-        self, generation: EngineGeneration, choices: int, wanted: int, *, with_logprobs: bool
-    ) -> None:
+    def __init__(self, generation: EngineGeneration, wanted: int, *, with_logprobs: bool) -> None:
         self.request_id = generation.request_id
         self.prompt_ids = generation.prompt_ids
+        self.num_choices = wanted
         self._generation = generation
-        self._choices: list[list[Event]] = [[] for _ in range(choices)]
-        self._wanted = wanted
+        self._choices: list[list[Event]] = [[] for _ in range(generation.num_choices)]
         self._with_logprobs = with_logprobs
         self._given: deque[tuple[int, Event]] | None = None
 
@@ -53,8 +51,8 @@ class BestOf:
         ends = [event for events in self._choices for event in events if isinstance(event, Finished)]
         failed = next((end for end in ends if end.reason in (FinishReason.ERROR, FinishReason.ABORT)), None)
         if failed is not None:
-            return [(place, failed) for place in range(self._wanted)]
-        best = best_choices([_logprobs(events) for events in self._choices], self._wanted)
+            return [(place, failed) for place in range(self.num_choices)]
+        best = best_choices([_logprobs(events) for events in self._choices], self.num_choices)
         return [
             (place, self._shown(event)) for place, index in enumerate(best) for event in self._choices[index]
         ]

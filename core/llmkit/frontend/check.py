@@ -85,7 +85,7 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
     texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
     _allowed(params.allowed_token_ids, vocab_size)
     check_structured(params.structured)
-    _plugin_args(params.plugin_args)
+    check_plugin_args(params.plugin_args)
     check_choices(params)
     _beams_fit(params, vocab_size)
 
@@ -164,6 +164,37 @@ def check_fits(text: str, longest_token: int | None, max_model_len: int) -> None
             f"This model's maximum context length is {max_model_len} tokens and the prompt has {size} bytes,"
             f" which are more than {size // longest_token} tokens; shorten it.",
             param="prompt",
+        )
+
+
+def check_plugin_args(args: Any) -> None:
+    """:raises RequestError: it is no object of plain values, or too large or too deep a one."""
+    if not isinstance(args, dict):
+        raise wrong_type("plugin_args", args, "an object")
+    if not args:
+        return
+    try:
+        size = len(msgspec.msgpack.encode(args))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RequestError(
+            f"plugin_args cannot be sent on: {error}; use objects, lists, strings, numbers and booleans",
+            param="plugin_args",
+            code="invalid_value",
+        ) from None
+    if size > MAX_PLUGIN_ARGS_BYTES:
+        raise RequestError(
+            f"plugin_args has {size} bytes; it may have at most {MAX_PLUGIN_ARGS_BYTES}",
+            param="plugin_args",
+            code="object_above_max_length",
+        )
+    level = [args]
+    for _ in range(MAX_PLUGIN_ARGS_DEPTH):
+        level = [item for holder in level for item in _items(holder)]
+    if level:
+        raise RequestError(
+            f"plugin_args is nested more than {MAX_PLUGIN_ARGS_DEPTH} deep",
+            param="plugin_args",
+            code="invalid_value",
         )
 
 
@@ -329,36 +360,6 @@ def _allowed(allowed: Any, vocab_size: int) -> None:
         raise RequestError(
             "allowed_token_ids is empty; nothing could be sampled",
             param="allowed_token_ids",
-            code="invalid_value",
-        )
-
-
-def _plugin_args(args: Any) -> None:
-    if not isinstance(args, dict):
-        raise wrong_type("plugin_args", args, "an object")
-    if not args:
-        return
-    try:
-        size = len(msgspec.msgpack.encode(args))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise RequestError(
-            f"plugin_args cannot be sent on: {error}; use objects, lists, strings, numbers and booleans",
-            param="plugin_args",
-            code="invalid_value",
-        ) from None
-    if size > MAX_PLUGIN_ARGS_BYTES:
-        raise RequestError(
-            f"plugin_args has {size} bytes; it may have at most {MAX_PLUGIN_ARGS_BYTES}",
-            param="plugin_args",
-            code="object_above_max_length",
-        )
-    level = [args]
-    for _ in range(MAX_PLUGIN_ARGS_DEPTH):
-        level = [item for holder in level for item in _items(holder)]
-    if level:
-        raise RequestError(
-            f"plugin_args is nested more than {MAX_PLUGIN_ARGS_DEPTH} deep",
-            param="plugin_args",
             code="invalid_value",
         )
 

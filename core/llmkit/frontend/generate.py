@@ -145,11 +145,16 @@ class FrontGenerator:
         self, params: SamplingParams, attachments: Attachments, parsers: AnswerParsers | None
     ) -> Attachments:
         if params.bad_words:
-            words = bad_word_ids(self._tokenizer, params.bad_words, self._limits.vocab_size)
+            # Two texts a word to tokenize: milliseconds where there are many.
+            words = await asyncio.to_thread(
+                bad_word_ids, self._tokenizer, params.bad_words, self._limits.vocab_size
+            )
             attachments = dataclasses.replace(attachments, bad_words=words)
         if params.structured is not None:
             if self._grammars is None:
-                raise RequestError("structured output is not available here", param="structured")
+                raise RequestError(
+                    "structured is not available here: this server compiles no grammars", param="structured"
+                )
             grammar = await self._grammars.compile(params.structured)
             if parsers is not None:
                 grammar = parsers.behind_reasoning(grammar)
@@ -166,7 +171,7 @@ class FrontGenerator:
         await generation.start(self._client)
         if params.num_sequences == params.n:
             return generation
-        return BestOf(generation, params.num_sequences, params.n, with_logprobs=params.logprobs is not None)
+        return BestOf(generation, params.n, with_logprobs=params.logprobs is not None)
 
     def _deadline(self, context: RequestContext) -> Deadline | None:
         check_timeout(context.timeout_s)

@@ -75,6 +75,7 @@ class EngineGeneration:
     def __init__(self, accepted: Accepted) -> None:
         self.request_id = accepted.request_id
         self.prompt_ids: Sequence[int] = accepted.prompt_ids
+        self.num_choices = len(accepted.requests)
         self._requests = accepted.requests
         self._pipelines = _pipelines(accepted)
         self._place = accepted.place

@@ -70,10 +70,11 @@ class GrammarCompiler:
 
     async def compile(self, wanted: StructuredOutput) -> CompiledGrammar:
         """As :meth:`compile_now`, in a thread unless the result is at hand."""
+        check_structured(wanted)
         with self._lock:
-            known = self._known.get(wanted)
+            known = self._look_up(wanted)
         if known is not None and known.done():
-            return self.compile_now(wanted)
+            return _result_of(known)
         return await in_daemon_thread(lambda: self.compile_now(wanted), "compile-grammar")
 
     def compile_now(self, wanted: StructuredOutput) -> CompiledGrammar:
@@ -83,10 +84,8 @@ class GrammarCompiler:
         """
         check_structured(wanted)
         with self._lock:
-            known = self._known.get(wanted)
-            if known is not None:
-                self._known.move_to_end(wanted)
-            else:
+            known = self._look_up(wanted)
+            if known is None:
                 outcome = self._known[wanted] = Future[CompiledGrammar]()
                 self._held_bytes += len(wanted.source)
                 self._trim()
@@ -124,6 +123,12 @@ class GrammarCompiler:
         if answer.grammar is None:
             raise _Refused(answer.refusal or "it was refused without a reason")
         return answer.grammar
+
+    def _look_up(self, wanted: StructuredOutput) -> Future[CompiledGrammar] | None:
+        known = self._known.get(wanted)
+        if known is not None:
+            self._known.move_to_end(wanted)
+        return known
 
     def _forget(self, wanted: StructuredOutput) -> None:
         with self._lock:
@@ -196,8 +201,11 @@ class _Process:
         return bytes(data[len(STARTED) :])
 
     def close(self) -> None:
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()  # whoever waits for its start has the lock, and lets go at once
         with self._lock:
-            self._closed = True
             self._end()
 
     def _send(self, job: socket.socket) -> socket.socket:

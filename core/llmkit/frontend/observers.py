@@ -74,5 +74,5 @@ def _tell(observers: Sequence[Callable[[T], None]], what: T) -> None:
     for observer in observers:
         try:
             observer(what)
-        except Exception:
+        except Exception:  # a plugin's code: the others are told nevertheless
             logger.exception("observer %r failed on %r", observer, what)

@@ -16,6 +16,7 @@ import msgspec
 
 from llmkit.contracts import RequestContext, RequestDraft, SamplingParams
 from llmkit.errors import RequestError
+from llmkit.frontend.check import check_plugin_args
 from llmkit.frontend.requests import Attachments
 from llmkit.frontend.threads import in_daemon_thread
 from llmkit.text import listing, nearest
@@ -70,8 +71,9 @@ class Preparer:
         self, prompt_ids: Sequence[int], params: SamplingParams, context: RequestContext
     ) -> Prepared:
         """:raises RequestError: a hook or a logits processor refused the request, failed (500) or was late
-        (500); or the request has arguments for a plugin that has neither here.
+        (500); or the request has wrong arguments for plugins, or some for one that has neither here.
         """
+        check_plugin_args(params.plugin_args)
         self._check_addressees(params.plugin_args)
         keys: list[tuple[str, bytes]] = []
         data: dict[str, bytes] = {}
@@ -79,6 +81,7 @@ class Preparer:
             draft = _Draft(hook.plugin, prompt_ids, params, context)
             await self._call(hook.plugin, functools.partial(hook.function, draft))
             params = draft.params
+            check_plugin_args(params.plugin_args)  # it may have set them
             keys += draft.keys
             if draft.data is not None:
                 data[hook.plugin] = draft.data
@@ -93,9 +96,9 @@ class Preparer:
             data[name] = await self._checked(name, params.plugin_args[name])
         return Prepared(params, Attachments(tuple(keys), data))
 
-    def _check_addressees(self, plugin_args: Any) -> None:
+    def _check_addressees(self, plugin_args: Mapping[str, Any]) -> None:
         known = {hook.plugin for hook in self._hooks} | self._processors.keys()
-        for name in plugin_args if isinstance(plugin_args, Mapping) else ():
+        for name in plugin_args:
             if name not in known:
                 raise RequestError(
                     f"plugin_args has {name!r:.80}; no plugin of this name prepares requests here. Known:"
@@ -131,7 +134,7 @@ class Preparer:
             message = f"plugin {plugin!r} did not prepare the request within {self._deadline_s:g} s"
             _log.error("%s", message)
             raise RequestError(message, code="plugin_failed", status=500) from error
-        except Exception as error:
+        except Exception as error:  # a plugin's code: the request is refused, whatever it was
             message = f"plugin {plugin!r} failed to prepare the request: {type(error).__name__}: {error}"
             _log.exception("%s", message)
             raise RequestError(message, code="plugin_failed", status=500) from error

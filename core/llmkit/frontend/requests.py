@@ -82,8 +82,9 @@ def truncated(prompt_ids: Sequence[int], params: SamplingParams, limits: Limits)
     if most is None:
         return prompt_ids
     if most == -1:
-        answer = 1 if type(params.max_tokens) is not int else params.max_tokens
-        most = max(1, limits.max_model_len - answer)
+        # What is no number of tokens is refused with the other parameters.
+        answer = params.max_tokens if type(params.max_tokens) is int else 1
+        return prompt_ids[-max(1, limits.max_model_len - max(0, answer)) :]
     if most > limits.max_model_len:
         raise RequestError(
             f"truncate_prompt_tokens is {most}; this model's context holds {limits.max_model_len} tokens",
@@ -167,7 +168,7 @@ def _followers(leader: AddRequest, choices: int, base: str) -> list[AddRequest]:
 def _in_engine_terms(params: SamplingParams, max_tokens: int, limits: Limits) -> SamplingParams:
     """The same request in numbers that fit the arrays of a batch, without what the front does for it."""
     logprobs = params.logprobs
-    if logprobs is None and params.best_of is not None:
+    if logprobs is None and params.beam_search is None and params.num_sequences > params.n:
         logprobs = 0  # the front compares choices by them
     return msgspec.structs.replace(
         params,

@@ -189,9 +189,9 @@ class KVModelExecutor:
         written: set[tuple[int, int]] = set()
         for row in rows:
             state = self._rows[row.request_id]
-            if PLACEHOLDER in row.token_ids and state.last is None:
+            if PLACEHOLDER in row.token_ids and state.last == PLACEHOLDER:
                 raise EngineError(f"{row.request_id!r}: a placeholder, but nothing was sampled")
-            state.tokens += [state.last if t == PLACEHOLDER else t for t in row.token_ids]  # type: ignore[misc]
+            state.tokens += [state.last if token == PLACEHOLDER else token for token in row.token_ids]
             for table, blocks in zip(state.tables, row.new_blocks, strict=True):
                 table += blocks
             end = row.start + row.num_tokens
@@ -246,8 +246,8 @@ class _Row:
     tables: list[list[int]]
     new: NewRow
     logprobs_from: int
-    last: int | None = None
-    """What it sampled last."""
+    last: int = PLACEHOLDER
+    """What it sampled last, once it has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def _add_bias(logits: Tensor, rows: LogitRows, state: SamplingState, which: Any)
     for row in which.tolist():
         bias = state.bias[rows.slots[row]]
         if bias is not None:
-            logits[row, torch.from_numpy(bias.ids)] += torch.from_numpy(bias.amounts)
+            logits[row, torch.from_numpy(bias.ids)] += torch.from_numpy(bias.amounts).to(logits.device)
 
 
 def _penalize(logits: Tensor, rows: LogitRows, state: SamplingState, which: Any) -> None:

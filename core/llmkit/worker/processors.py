@@ -27,13 +27,17 @@ class _Running:
     added: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     """Request id -> its arguments in msgpack, and how long its prompt is."""
     removed: list[str] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+    """Requests whose arguments it failed to take: it must not run for them as if they had none."""
 
     def tell(self) -> None:
         if self.added or self.removed:
             added, removed = self.added, self.removed
             self.added, self.removed = {}, []
             decoded = [(name, msgspec.msgpack.decode(data), count) for name, (data, count) in added.items()]
+            self.lost.update(added)
             self.processor.update(BatchChange(decoded, removed))
+            self.lost.difference_update(added)
 
 
 class Processors:
@@ -59,7 +63,9 @@ class Processors:
         """A request is gone."""
         for name in self._users.pop(request_id, ()):
             running = self._running[name]
-            if running.added.pop(request_id, None) is None:
+            if request_id in running.lost:
+                running.lost.remove(request_id)
+            elif running.added.pop(request_id, None) is None:
                 running.removed.append(request_id)
 
     def apply(self, logits: Tensor, rows: LogitRows, users: Mapping[int, str]) -> dict[int, str]:
@@ -78,10 +84,13 @@ class Processors:
                 continue
             try:
                 running.tell()
-                running.processor.apply(logits, own)
+                running.processor.apply(logits, [row for row in own if row.request_id not in running.lost])
             except Exception as error:  # noqa: BLE001 - a plugin's code; its requests end with the cause
                 message = f"logits processor {name!r} failed: {type(error).__name__}: {error}"
                 failed.update((row.row, message) for row in own)
+                continue
+            message = f"logits processor {name!r} failed to take this request's arguments"
+            failed.update((row.row, message) for row in own if row.request_id in running.lost)
         return failed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -11,6 +11,10 @@ import llmkit
 
 if TYPE_CHECKING:
     from llmkit.contracts import ModelDraft, RequestDraft
+
+
+MAX_STRENGTH = 1000.0
+"""Either way; far beyond it activations are no numbers any more."""
 
 
 @dataclass(frozen=True)
@@ -65,4 +69,4 @@ def known(path: str) -> list[str]:
 
 class _Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
-    strength: float = 1.0
+    strength: Annotated[float, msgspec.Meta(ge=-MAX_STRENGTH, le=MAX_STRENGTH)] = 1.0

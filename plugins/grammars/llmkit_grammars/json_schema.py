@@ -25,7 +25,7 @@ MAX_VALUES = 5_000
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
-_INTEGER_FORMATS = {"int32": (1 << 31) - 1, "int64": 10**18 - 1}
+_INTEGER_FORMATS = {"int32": (1 << 31) - 1, "int64": 10**18}
 """The largest, and its negative the least: llguidance counts bounds in doubles and fails at 64 bits."""
 _VAGUE_FORMATS = frozenset({"float", "double", "password", "int32", "int64"})
 """OpenAPI's: true of every value of their type, once the integers' bounds are set."""

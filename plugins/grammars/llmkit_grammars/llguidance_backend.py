@@ -10,6 +10,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from llmkit.contracts import GrammarSpec, MaskRow, StructuredOutput
 from llmkit_grammars import json_schema, regexes, structural
+from llmkit_grammars.beyond_llguidance import beyond_llguidance
 from llmkit_grammars.choices import parse_choices
 from llmkit_grammars.lark_tags import lark_of
 from llmkit_grammars.limits import MAX_WHITESPACE
@@ -115,7 +116,11 @@ def _grammar(wanted: StructuredOutput) -> str:
     """:raises ValueError: there is none that says exactly this."""
     match wanted.kind:
         case "json":
-            return _of_schema(json_schema.parse(wanted.source))
+            schema = json_schema.parse(wanted.source)
+            beyond = beyond_llguidance(schema)
+            if beyond is not None:
+                raise ValueError(f"llguidance does not honour {beyond} in a schema")
+            return _of_schema(schema)
         case "json_object":
             return _of_schema({"type": "object"})
         case "regex":

@@ -17,6 +17,7 @@ from llmkit_openai_api.request import (
     UnknownFields,
     check_model,
     check_stream,
+    name_field,
     not_yet,
     refuse_unsupported,
     request_context,
@@ -25,7 +26,6 @@ from llmkit_openai_api.request import (
 )
 from llmkit_openai_api.respond import respond
 from llmkit_openai_api.schema import ChatRequest, Conversation, TokenizeRequest
-from llmkit_openai_api.structured import name_field
 
 ROUTE = "/v1/chat/completions"
 _OFF_LOOP_BYTES = 20_000
@@ -50,9 +50,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
                 include_usage=include_usage,
             )
         except RequestError as error:
-            names = {"logprobs": "top_logprobs", "max_tokens": _limit(body)[0]}
-            error.param = names.get(error.param or "", error.param)
-            name_field(error, body)
+            name_field(error, body, logprobs="top_logprobs", max_tokens=_limit(body)[0])
             raise
 
     return chat

@@ -22,7 +22,7 @@ Prompt = str | list[int]
 
 
 class Choices:
-    """Numbered across prompts: choice ``c`` of prompt ``p`` is ``p * n + c``.
+    """Numbered across prompts: those of the first one, then those of the next.
 
     Start and iterate once; whoever made it closes it, started or not, which aborts what still runs.
     """
@@ -45,12 +45,17 @@ class Choices:
         self._context = context
         self._add_special_tokens = add_special_tokens
         self._generations: list[Generation] = []
+        self._places: list[int] = []
+        """Choice -> its prompt's place."""
+        self._begins: list[int] = []
+        """Prompt's place -> its first choice."""
         self._events: Merged[tuple[int, Event]] | None = None
         self._first: tuple[int, Event] | None = None
 
     @property
     def count(self) -> int:
-        return len(self._prompts) * self._params.n
+        """Once :meth:`start` is done."""
+        return len(self._places)
 
     @property
     def usage(self) -> Usage:
@@ -62,13 +67,17 @@ class Choices:
             sum(part.cached_tokens for part in parts),
         )
 
+    def place(self, index: int) -> int:
+        """Which of the prompts a choice continues; once :meth:`start` is done."""
+        return self._places[index]
+
     def prompt_ids(self, index: int) -> Sequence[int]:
         """The prompt of a choice as the model gets it; once :meth:`start` is done."""
-        return self._generations[index // self._params.n].prompt_ids
+        return self._generations[self._places[index]].prompt_ids
 
     async def start(self) -> None:
-        """Queue ``params.n`` choices a prompt and wait for the first event, so that a failure before
-        it is an exception and not a stream.
+        """Queue the choices of every prompt and wait for the first event, so that a failure before it is an
+        exception and not a stream.
 
         :raises RequestError: one prompt is wrong.
         :raises EngineError: the engine failed or is gone.
@@ -86,6 +95,8 @@ class Choices:
             except RequestError as error:
                 _name_prompt(error, name)
                 raise
+            self._begins.append(len(self._places))
+            self._places += [len(self._generations)] * generation.num_choices
             self._generations.append(generation)
         self._events = Merged([aiter(generation) for generation in self._generations])
         self._first = await self._next()
@@ -110,7 +121,7 @@ class Choices:
         assert self._events is not None, "start comes first"
         position, (index, event) = await anext(self._events)
         raise_failure(event)
-        return position * self._params.n + index, event
+        return self._begins[position] + index, event
 
 
 def raise_failure(event: Event) -> None:
@@ -126,8 +137,9 @@ def raise_failure(event: Event) -> None:
 
 def _name_prompt(error: RequestError, name: str) -> None:
     """Put in an error about a prompt what the request calls it; the front calls every one ``prompt``."""
-    if error.param is None or not error.param.startswith("prompt"):
+    front_name, bracket, place = (error.param or "").partition("[")
+    if front_name != "prompt":
         return
     if name.startswith("prompt["):
         error.args = (f"{name}: {error}",)
-    error.param = name + error.param.removeprefix("prompt")
+    error.param = name + bracket + place

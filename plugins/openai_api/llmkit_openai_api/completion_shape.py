@@ -38,9 +38,8 @@ class CompletionShape:
         self._with_ids = bool(body.return_token_ids)
         self._with_prompt_logprobs = body.prompt_logprobs is not None
         self.shows_tokens = self._with_ids or body.logprobs is not None
-        per_prompt = choices.count // len(prompts)
         self._echoes = [
-            _Echo(services, body, prompts[index // per_prompt], choices.prompt_ids(index))
+            _Echo(services, body, prompts[choices.place(index)], choices.prompt_ids(index))
             for index in range(choices.count)
         ]
         self._writers: list[CompletionLogprobsWriter] | None = None
@@ -55,7 +54,7 @@ class CompletionShape:
         echo = self._echoes[index].text
         positions = None if prompt is None else prompt.positions
         logprobs = self._of_prompt(index, positions)
-        if not (echo or asked):
+        if not (echo or asked or logprobs):
             return None
         return self._answer.wrap([CompletionChoice(index=index, text=echo, logprobs=logprobs, **asked)])
 

@@ -15,6 +15,7 @@ from llmkit_openai_api.request import (
     UnknownFields,
     check_model,
     check_stream,
+    name_field,
     not_yet,
     refuse_unsupported,
     request_context,
@@ -23,7 +24,6 @@ from llmkit_openai_api.request import (
 )
 from llmkit_openai_api.respond import respond
 from llmkit_openai_api.schema import CompletionRequest
-from llmkit_openai_api.structured import name_field
 
 ROUTE = "/v1/completions"
 DEFAULT_MAX_TOKENS = 16

@@ -105,15 +105,14 @@ def sampling_params(
 
     :raises RequestError: ``logit_bias`` has a key that is no token id, or what the answer must be is unclear.
     """
-    defaults = services.generation_defaults
+    search = _beam_search(body)
+    # A search does not sample: defaults for sampling do not concern it, and best_of said how many beams.
+    defaults = services.generation_defaults if search is None else {}
     chosen: dict[str, Any] = {name: defaults[name] for name in _SAMPLING if defaults.get(name) is not None}
     for name in _SAMPLING:
         value = getattr(body, name)
-        if value is not None:
+        if value is not None and not (search is not None and name == "best_of"):
             chosen[name] = value
-    search = _beam_search(body)
-    if search is not None:
-        chosen.pop("best_of", None)  # it said how many beams there are
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return SamplingParams(
         **chosen,
@@ -162,6 +161,15 @@ def check_stream(body: SamplingBody, params: SamplingParams) -> None:
         raise RequestError("prompt_logprobs cannot be streamed; leave stream out", param="prompt_logprobs")
 
 
+def name_field(error: RequestError, body: SamplingBody, **names: str) -> None:
+    """Put in an error what the request calls the field that the front names; ``names``: the route's own."""
+    if error.param is None:
+        return
+    name = names.get(error.param) or _field_of(body, error.param)
+    error.args = (str(error).replace(error.param, name, 1),)
+    error.param = name
+
+
 def wants_usage(body: SamplingBody) -> bool:
     """:raises RequestError: stream options without a stream."""
     if body.stream_options is None:
@@ -192,6 +200,25 @@ def _beam_search(body: SamplingBody) -> BeamSearch | None:
         if getattr(body, name) not in (None, nothing):
             raise RequestError(f"{name} needs use_beam_search true", param=name)
     return None
+
+
+def _field_of(body: SamplingBody, front_name: str) -> str:
+    """Where ``body`` says what the front calls ``front_name``."""
+    match front_name:
+        case "structured":
+            field, _ = structured_output(body)
+            # What the answer must be are calls, where nothing else was asked for.
+            return "tools" if field == "structured" and getattr(body, "tools", None) else field
+        case "beam_search.width":
+            return "n" if body.best_of is None else "best_of"
+        case "beam_search.length_penalty":
+            return "length_penalty"
+        case "prompt_logprobs" if body.prompt_logprobs is None and body.echo:
+            return "echo"  # with logprobs it asks for those of the prompt
+        case "timeout":
+            return "X-Request-Timeout"
+        case _:
+            return front_name
 
 
 def _timeout(header: str | None) -> float | None:

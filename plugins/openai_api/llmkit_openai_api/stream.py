@@ -120,7 +120,7 @@ async def frames(choices: Choices, writer: StreamWriter) -> AsyncGenerator[bytes
         yield writer.end(choices.usage)
     except EngineError as error:
         yield _error_frame(str(error), _code(error))
-    except Exception:
+    except Exception:  # our own fault or a plugin's: the client is told, in the stream it has
         logger.exception("a stream failed")
         yield _error_frame("the server failed on this request; its log says why", None)
 

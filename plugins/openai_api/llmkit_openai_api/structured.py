@@ -16,9 +16,9 @@ _NO_EFFECT: Mapping[str, Callable[[Any], bool]] = {
     "disable_fallback": lambda value: True,  # there never is one
     "disable_any_whitespace": lambda value: not value,
     "disable_additional_properties": lambda value: not value,
-    "whitespace_pattern": lambda value: value is None,
+    "whitespace_pattern": lambda value: False,
 }
-"""What else vLLM's ``structured_outputs`` may hold -> whether it asks for nothing."""
+"""What else vLLM's ``structured_outputs`` may hold -> whether a value, not null, asks for nothing."""
 
 
 def structured_output(body: SamplingBody) -> tuple[str, StructuredOutput | None]:
@@ -49,9 +49,10 @@ def _response_format(form: ResponseFormat | None) -> StructuredOutput | None:
         case "json_object":
             return StructuredOutput("json_object")
         case "json_schema":
-            if form.json_schema is None or "schema" not in form.json_schema:
+            schema = (form.json_schema or {}).get("schema")
+            if schema is None:
                 raise _wrong(field, "response_format of type json_schema needs json_schema.schema")
-            return _wanted(field, "json", form.json_schema["schema"])
+            return _wanted(field, "json", schema)
         case "regex" if form.pattern is not None:
             return _wanted(field, "regex", form.pattern)
         case "grammar" if form.grammar is not None:
@@ -117,13 +118,3 @@ def _text(field: str, value: Any) -> str:
 
 def _wrong(field: str, message: str) -> RequestError:
     return RequestError(message, param=field, code="invalid_value")
-
-
-def name_field(error: RequestError, body: SamplingBody) -> None:
-    """Put in an error about the wanted output what the request calls it: the front says ``structured``."""
-    if error.param == "structured":
-        field, _ = structured_output(body)
-        if field == "structured" and getattr(body, "tools", None):
-            field = "tools"  # what the answer must be are calls of them
-        error.param = field
-        error.args = (str(error).replace("structured", field, 1),)

@@ -29,5 +29,6 @@ class Priority(SchedulingPolicy):
 
     def yields(self, request: RequestView, running: Sequence[RequestView]) -> RequestView | None:
         # Among equals the one that runs goes on, whoever of them came first.
-        last = self.victim(running)
-        return last if request.priority < last.priority and self.key(request) < self.key(last) else None
+        lesser = [other for other in running if other.priority > request.priority]
+        last = max(lesser, key=self.key, default=None)
+        return last if last is not None and self.key(request) < self.key(last) else None

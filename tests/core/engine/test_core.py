@@ -208,3 +208,38 @@ def test_the_prefix_cache_is_reset_between_steps(overlapped: bool) -> None:
     engine.add(make_request("third", prompt, 1))
     engine.run()
     assert engine.last["third"].cached_tokens == 0
+
+
+def test_what_a_call_waited_for_comes_before_whatever_ends_the_request() -> None:
+    engine = Engine(overlapped=True)
+    engine.add(make_request("long", [3] * 5, 20), make_request("short", [4] * 5, 1))
+    engine.step()
+    engine.add(make_request("late", [5] * 5, 1))
+    engine.step()
+    before = len(engine.tokens["long"])
+    engine.core.call(Call(1, "engine", "reset_prefix_cache"))
+    engine.take(engine.core.abort(["long"]))
+    assert len(engine.tokens["long"]) == before + 1
+    assert engine.last["long"].finish is FinishReason.ABORT
+    assert engine.last["late"].finish is FinishReason.LENGTH
+    engine.run()
+
+
+def test_who_ended_before_the_engine_failed_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(overlapped=True)
+    engine.add(make_request("done", [4] * 5, 2), make_request("open", [3] * 5, 9))
+    engine.step()
+    engine.core.call(Call(1, "engine", "reset_prefix_cache"))
+    monkeypatch.setattr(engine.executor, "execute", _fail)
+    with pytest.raises(EngineError, match="broken"):
+        engine.core.step()
+    outputs = engine.core.fail("broken")
+    assert [(output.request_id, output.finish) for output in outputs] == [
+        ("done", FinishReason.LENGTH),
+        ("open", None),
+        ("open", FinishReason.ERROR),
+    ]
+
+
+def _fail(plan: StepPlan) -> None:
+    raise EngineError("broken")

@@ -193,14 +193,12 @@ def test_drafts_that_were_refused_leave_no_trace() -> None:
 
 def test_reasoning_is_free_until_it_ends() -> None:
     manager = manager_of(request("a", "(yes|no)", after=(60, 62)))
-    assert not manager.constrains("a")
     assert allowed(manager, "a") == [None]
     assert manager.accept("a", [*b"why <"]) is None
     assert allowed(manager, "a") == [None]
     assert allowed(manager, "a", [62, YES]) == [None, {ord("y"), ord("n"), YES, NO}, {EOS}]
-    assert not manager.constrains("a")
+    assert allowed(manager, "a") == [None], "looking ahead left no trace"
     assert manager.accept("a", [62]) is None
-    assert manager.constrains("a")
     assert allowed(manager, "a") == [{ord("y"), ord("n"), YES, NO}]
     assert manager.accept("a", [YES]) == 0
 
@@ -224,15 +222,24 @@ def test_equal_grammars_are_loaded_once_and_delay_nobody() -> None:
     manager.add(AddRequest("free", [1], SamplingParams(), 0, 9))
     assert manager.ready("free")
     assert not manager.ready("a")
-    assert manager.loading
     gate.set()
     while not (manager.ready("a") and manager.ready("b")):
         manager.wait(30)
-    assert not manager.loading
     assert [backend.loads for backend in backends] == [1]
     assert manager.accept("a", [ord("x")]) is None
     assert EOS not in (allowed(manager, "b")[0] or ()), "each has a place of its own"
     manager.shutdown()
+
+
+def test_nobody_waits_for_a_grammar_that_is_there() -> None:
+    manager = manager_of()
+    manager.add(request("a", "x+"))
+    assert manager.wait(30)
+    assert manager.ready("a")
+    assert not manager.wait(0), "nothing has come since"
+    manager.add(request("b", "x+"))
+    assert manager.wait(0)
+    assert manager.ready("b")
 
 
 def test_what_cannot_be_loaded_ends_its_request_alone() -> None:

@@ -137,6 +137,17 @@ def test_a_search_beside_others_leaves_nothing_in_the_engine(llm):
     assert (llm._engine.stats.running, llm._engine.stats.blocks_held) == (0, 0)
 
 
+def test_a_beams_token_shows_as_many_alternatives_as_were_asked_for(llm):
+    params = SamplingParams(max_tokens=3, logprobs=7, beam_search=BeamSearch(2))
+    (choice,) = llm.generate([PROMPT], params)[0].choices
+    assert [len(position.top) for position in choice.logprobs] == [7] * 3
+
+
+def test_many_ends_do_not_multiply_the_alternatives():
+    beams = Beams(BeamSearch(128), range(128), max_tokens=9, min_tokens=3)
+    assert beams.alternatives == 256
+
+
 class Table:
     """A model of a few tokens whose next distribution depends on the last token and the length."""
 

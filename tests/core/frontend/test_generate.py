@@ -206,6 +206,23 @@ async def test_what_a_hook_sets_is_checked_like_a_clients():
     assert caught.value.param == "top_p"
 
 
+@pytest.mark.parametrize("args", [{"a": "x" * (64 << 10)}, None, 7])
+async def test_hooks_see_only_arguments_that_are_right(args):
+    seen = []
+    with pytest.raises(RequestError) as caught:
+        await submitted(SamplingParams(plugin_args=args), ("a", seen.append))
+    assert (caught.value.param, seen) == ("plugin_args", [])
+
+
+async def test_arguments_that_a_hook_sets_are_checked_before_the_next_sees_them():
+    seen = []
+    with pytest.raises(RequestError) as caught:
+        await submitted(
+            None, ("a", lambda draft: draft.set("plugin_args", None, "mistake")), ("b", seen.append)
+        )
+    assert (caught.value.param, seen) == ("plugin_args", [])
+
+
 async def test_a_hook_may_refuse():
     with pytest.raises(RequestError, match="not today") as caught:
         await submitted(None, ("a", lambda draft: draft.refuse("not today", status=403)))

@@ -113,6 +113,12 @@ async def test_a_client_can_only_lower_the_deadline():
         assert caught.value.param == "timeout"
 
 
+@pytest.mark.parametrize(("best_of", "logprobs"), [(None, None), (2, None), (3, 0)])
+async def test_logprobs_are_computed_only_where_choices_are_compared(best_of, logprobs):
+    requests = await submitted(SamplingParams(n=2, best_of=best_of))
+    assert {request.params.logprobs for request in requests} == {logprobs}
+
+
 # ---- prompt logprobs ----
 
 

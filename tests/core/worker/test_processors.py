@@ -145,6 +145,36 @@ def test_a_processor_that_fails_ends_its_own_requests_with_its_name() -> None:
     assert samples.failed == {1: "logits processor 'fails' failed: ZeroDivisionError: no delta"}
 
 
+class FailsToTake(Wants):
+    """Without arguments it does nothing."""
+
+    def update(self, change: BatchChange) -> None:
+        super().update(change)
+        if 13 in self.tokens.values():
+            self.tokens = {name: token for name, token in self.tokens.items() if name == "old"}
+            raise ValueError("thirteen")
+
+    def apply(self, logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
+        super().apply(logits, [row for row in rows if row.request_id in self.tokens])
+
+
+def test_nobody_goes_on_without_the_processor_it_asked_for() -> None:
+    """Two come in one step, of which one is still in its prompt when the other's arguments fail."""
+    batch = Batch(Processors({"fails": FailsToTake()}))
+    batch.enter("old", fails={"token": 7})
+    assert batch.sample("old").tokens == [7]
+    batch.enter("bad", fails={"token": 13})
+    batch.enter("later", fails={"token": 9})
+    assert batch.sample("bad").failed == {0: "logits processor 'fails' failed: ValueError: thirteen"}
+    batch.leave("bad")
+    samples = batch.sample("old", "later")
+    assert samples.tokens[0] == 7
+    assert samples.failed == {1: "logits processor 'fails' failed to take this request's arguments"}
+    batch.leave("later")
+    batch.enter("later", fails={"token": 10})
+    assert batch.sample("old", "later").tokens == [7, 10]
+
+
 def test_what_is_forbidden_stays_so_whatever_a_processor_wants() -> None:
     batch = Batch(Processors({"wants": Wants()}))
     batch.enter("kept", SamplingParams(temperature=0, allowed_token_ids=(5, 6)), wants={"token": 7})

@@ -115,6 +115,12 @@ def test_what_was_too_costly_may_be_asked_again(compiler: GrammarCompiler) -> No
     assert costly not in compiler._known
 
 
+async def test_what_is_no_text_is_refused_wherever_it_comes_from(compiler: GrammarCompiler) -> None:
+    wanted = StructuredOutput("json", {"type": "object"})  # type: ignore[arg-type]  # as a plugin may set it
+    with pytest.raises(RequestError, match="it must be text"):
+        await compiler.compile(wanted)
+
+
 async def test_waiting_does_not_hold_the_event_loop(compiler: GrammarCompiler) -> None:
     assert await compiler.compile(YES) == compiler.compile_now(YES)
     assert (await compiler.compile(StructuredOutput("choice", '["later"]'))).backend == "xgrammar"
@@ -134,6 +140,35 @@ def test_a_killed_process_is_started_again_with_the_backend_asked_for_alone() ->
     compiler.close()
     with pytest.raises(EngineError, match="has been stopped"):
         compiler.compile_now(StructuredOutput("choice", '["new"]'))
+
+
+def test_a_process_that_is_being_started_can_be_closed() -> None:
+    asked = threading.Event()
+
+    def launch() -> bytes:
+        process = compiler._process._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)  # it will never be ready
+        asked.set()
+        return b""
+
+    compiler = GrammarCompiler(launch)
+    failures: list[BaseException] = []
+
+    def compile_one() -> None:
+        try:
+            compiler.compile_now(YES)
+        except EngineError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (compile_one, compiler.close)]
+    threads[0].start()
+    assert asked.wait(30)
+    threads[1].start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(failures) == 1
 
 
 def test_a_backend_that_nobody_has_ends_the_start() -> None:

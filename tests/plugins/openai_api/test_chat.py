@@ -227,6 +227,7 @@ async def test_a_continued_message_is_left_open_and_echoed(
         ({"best_of": 2, "stream": True}, "best_of"),
         ({"n": 2, "best_of": 1}, "best_of"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"prompt_logprobs": 100}, "prompt_logprobs"),
         ({"truncate_prompt_tokens": MAX_MODEL_LEN + 1}, "truncate_prompt_tokens"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),

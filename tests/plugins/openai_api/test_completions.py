@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from llmkit.contracts import FinishReason
+from llmkit.frontend.prepare import PrepareHook
 from llmkit.testing.http import StreamedAnswer, validate_stream
 from tests.core.server.local_front import MAX_MODEL_LEN, LocalFront, Script, serving
 
@@ -143,6 +144,12 @@ async def test_echo_puts_the_prompt_first(client: httpx.AsyncClient, prompt: Any
         ({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs"),
         ({"prompt": "a", "allowed_token_ids": []}, "allowed_token_ids"),
         ({"prompt": "a" * 600}, "prompt"),
+        ({"prompt": ["a", "b"], "prompt_logprobs": 100}, "prompt_logprobs"),
+        ({"prompt": "a", "truncate_prompt_tokens": -1, "max_tokens": -5}, "max_tokens"),
+        ({"prompt": "a", "use_beam_search": True, "n": 129}, "n"),
+        ({"prompt": "a", "use_beam_search": True, "n": 2, "best_of": 129}, "best_of"),
+        ({"prompt": "a", "use_beam_search": True, "length_penalty": 11}, "length_penalty"),
+        ({"prompt": "a", "use_beam_search": True, "echo": True, "logprobs": 1}, "echo"),
     ],
 )
 async def test_a_wrong_field_is_named(
@@ -150,6 +157,26 @@ async def test_a_wrong_field_is_named(
 ) -> None:
     assert (await refused(client, **body))["param"] == param
     assert front.engine.requests == []
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
+async def test_a_wrong_deadline_names_its_header(client: httpx.AsyncClient, seconds: str) -> None:
+    answer = await client.post(URL, json={"prompt": "a"}, headers={"X-Request-Timeout": seconds})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "X-Request-Timeout")
+    assert error["message"].startswith("X-Request-Timeout is ")
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+async def test_a_plugin_may_change_how_many_choices_there_are(wanted: int) -> None:
+    front = LocalFront(hooks=[PrepareHook("more", lambda draft: draft.set("n", wanted, "a test"))])
+    front.engine.script = lambda request: Script([bytes([request.prompt_ids[0], 48 + request.choice])])
+    body = {"prompt": ["a", "b"], "n": 2, "echo": True}
+    texts = [f"{prompt}{prompt}{choice}" for prompt in "ab" for choice in range(wanted)]
+    async with serving(front) as client:
+        assert [choice["text"] for choice in (await whole(client, **body))["choices"]] == texts
+        answer = await streamed(client, **body)
+        assert [answer.choices[index].text for index in range(2 * wanted)] == texts
 
 
 async def test_one_wrong_prompt_leaves_none_running(front: LocalFront, client: httpx.AsyncClient) -> None:
@@ -223,6 +250,15 @@ async def test_a_token_that_the_tokenizer_adds_is_no_part_of_the_echo() -> None:
     assert choice["text"] == "ab"
     assert choice["logprobs"]["tokens"] == ["<s>", "a", "b"]
     assert choice["logprobs"]["text_offset"] == [0, 0, 1]
+
+
+async def test_logprobs_of_an_echo_without_text_are_streamed_too() -> None:
+    front = LocalFront(add_bos=True)
+    body = {"prompt": "", "echo": True, "logprobs": 0, "max_tokens": 0}
+    async with serving(front) as client:
+        logprobs = (await whole(client, **body))["choices"][0]["logprobs"]
+        assert logprobs["tokens"] == ["<s>"]
+        assert (await streamed(client, **body)).choices[0].logprobs == [("<s>", None)]
 
 
 async def test_only_the_first_choice_computes_the_prompts_logprobs(
@@ -310,3 +346,11 @@ async def test_beams_are_asked_for_in_vllms_words(
     assert {request.max_tokens for request in front.engine.requests} == {1}
     assert front.generator.in_flight == 0
     assert front.engine.running == set()
+
+
+async def test_a_models_penalties_do_not_concern_a_search() -> None:
+    front = LocalFront(defaults={"repetition_penalty": 1.1, "temperature": 0.6})
+    async with serving(front) as client:
+        await whole(client, prompt="a", use_beam_search=True, n=2, max_tokens=2)
+        error = await refused(client, prompt="a", use_beam_search=True, repetition_penalty=1.2)
+        assert error["param"] == "repetition_penalty"

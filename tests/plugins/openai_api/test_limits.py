@@ -192,6 +192,15 @@ async def test_long_texts_and_ids_are_worked_on_beside_the_event_loop() -> None:
     assert on_loop == [True] * 3 + [False] * 3
 
 
+async def test_bad_words_are_tokenized_beside_the_event_loop() -> None:
+    tokenizer = CountingTokenizer()
+    async with serving(LocalFront(tokenizer=tokenizer)) as client:
+        answer = await client.post(COMPLETIONS, json={"prompt": [1], "bad_words": ["a", "b"]})
+        assert answer.status_code == 200
+    assert len(tokenizer.threads) == 4
+    assert threading.main_thread() not in tokenizer.threads
+
+
 # ---- sizes ----
 
 PART = {"type": "text", "text": "x"}

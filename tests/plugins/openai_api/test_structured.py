@@ -9,8 +9,9 @@ import pytest
 
 from llmkit import RequestError
 from llmkit.contracts import StructuredOutput
+from llmkit_openai_api.request import name_field
 from llmkit_openai_api.schema import ChatRequest
-from llmkit_openai_api.structured import name_field, structured_output
+from llmkit_openai_api.structured import structured_output
 
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"é": {"type": "integer"}}}
@@ -80,6 +81,11 @@ def test_a_structural_tag_is_taken_whole() -> None:
             response_format(type="json_schema", json_schema={"name": "a"}),
             "response_format",
             "needs json_schema",
+        ),
+        (
+            response_format(type="json_schema", json_schema={"name": "a", "schema": None}),
+            "response_format",
+            "needs json_schema.schema",
         ),
         (response_format(type="regex"), "response_format", "needs pattern"),
         ({"structured_outputs": {}}, "structured_outputs", "has none; give exactly one"),

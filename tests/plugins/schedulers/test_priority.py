@@ -46,6 +46,14 @@ def test_waiting_makes_up_for_priority() -> None:
     assert policy.yields(late, [old]) is None, "it has waited for its turn"
 
 
+def test_a_lesser_one_makes_way_though_an_equal_came_last() -> None:
+    policy = Priority(aging_s=60)
+    request = View("request", 2, arrival_s=1001.0)
+    equal, lesser = View("equal", 3, arrival_s=1100.0), View("lesser", 1, priority=1, arrival_s=1000.0)
+    assert policy.victim([equal, lesser]) == equal
+    assert policy.yields(request, [equal, lesser]) == lesser
+
+
 @given(views, views, views)
 def test_making_way_has_no_circle(a: View, b: View, c: View) -> None:
     policy = Priority(aging_s=60)

@@ -13,7 +13,7 @@ import torch
 
 from llmkit import LLM, SamplingParams
 from llmkit.contracts import StructuredOutput
-from llmkit.llm import Output
+from llmkit.llm_jobs import Output
 from llmkit.testing import bytes_tokenizer, tiny
 
 IDS = {
