@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmkit.contracts import OutputParser, ParserSpec
-from llmkit.events import Content, Delta
-from llmkit.types import FinishReason
+from llmkit.contracts import Content, Delta, FinishReason, OutputParser, ParserSpec
 
 
 @dataclass(frozen=True, slots=True)

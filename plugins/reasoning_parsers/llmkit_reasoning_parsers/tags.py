@@ -7,10 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from llmkit.contracts import OutputParser, ParserSpec
-from llmkit.events import Content, Delta, Reasoning
-from llmkit.text import held_back
-from llmkit.types import FinishReason
+from llmkit.contracts import Content, Delta, FinishReason, OutputParser, ParserSpec, Reasoning, held_back
 
 # A newline on each side of a tag is how it is written, and two follow the thinking.
 NEWLINES_INSIDE = 1

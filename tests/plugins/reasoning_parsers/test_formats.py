@@ -178,6 +178,11 @@ class TestHunyuanA13b(ThinkTags):
                 (Reasoning("a"), Content("b")),
             ),
             Example(
+                "a closer that closes nothing",
+                "<answer>a</answer>b</answer>",
+                (Content("ab</answer>"),),
+            ),
+            Example(
                 "calls after the answer",
                 "<think>a</think><answer>b</answer><tool_calls>[]</tool_calls>",
                 (Reasoning("a"), Content("b<tool_calls>[]</tool_calls>")),
@@ -344,6 +349,9 @@ class TestGptOss(BuiltIn):
             Example("cut off in thinking", f"{analysis}a <|en", (Reasoning("a <|en"),), start),
             Example("cut off in a header", "<|channel|>ana", (Content("<|channel|>ana"),), start),
             Example("continued in thinking", "b<|end|>", (Reasoning("b"),), f"{start}{analysis}a"),
+            Example(
+                "a header that the prompt began", "<|message|>a", (Reasoning("a"),), start + analysis[:-11]
+            ),
             Example("continued in the answer", "b", (Content("b"),), f"{start}{final}a"),
             Example("unicode", f"{final}é\U0001f600", (Content("é\U0001f600"),), start),
         ]

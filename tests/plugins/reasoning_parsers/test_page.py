@@ -24,6 +24,7 @@ TestSlashes = VALUES["TestSlashes"]
 
 @pytest.fixture(scope="module")
 def registry() -> Registry:
+    """With what ``register_reasoning_parsers`` and ``register_tool_parsers`` of the built-in plugins gave."""
     return load_plugins(PluginConfig()).registry
 
 

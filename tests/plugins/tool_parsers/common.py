@@ -31,6 +31,7 @@ def goldens(write: Callable[[Calls], str]) -> list[Golden]:
         _of(write, "text before", one, before="Let me see.\n"),
         _of(write, "text after", one, after="\n\nDone."),
         _of(write, "newlines around", one, before="\n\n", after="\n", content=""),
+        _of(write, "newlines, then text", one, before="\n\n", after="\nDone.", content="\nDone."),
         Golden("cut off", cut_off[: cut_off.index("bc")], cut_off=("put", '{"value": "a')),
     ]
 

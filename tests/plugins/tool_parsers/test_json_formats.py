@@ -67,6 +67,33 @@ class TestHermes(JsonContract):
             calls=[("f", {"a": 1})],
             content=" So.",
         ),
+        Golden(
+            "arguments that are no JSON",
+            'So <tool_call>{"name": "f", "arguments": {"a": nul, "b": 1}}</tool_call>.',
+            content='So , "b": 1}}</tool_call>.',
+            cut_off=("f", '{"a": nul'),
+        ),
+        Golden(
+            "arguments that are no JSON, then a space",
+            '<tool_call>{"name": "f", "arguments": {"a": nul ',
+            content=" ",
+            cut_off=("f", '{"a": nul'),
+        ),
+        Golden(
+            "arguments as a string",
+            '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
+            calls=[("f", {"a": 1})],
+        ),
+        Golden(
+            "arguments as null",
+            '<tool_call>{"name": "f", "arguments": null}</tool_call>',
+            calls=[("f", {})],
+        ),
+        Golden(
+            "a name that is no text",
+            '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
+            content='<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
+        ),
         Golden("no JSON", "<tool_call>\nf(1)\n</tool_call>", content="<tool_call>\nf(1)\n</tool_call>"),
         Golden(
             "a raw newline in a string",

@@ -137,6 +137,19 @@ class TestDeepseekV32(FormatContract):
     name = "deepseek_v32"
     section = "function_calls"
 
+    @property
+    def own_goldens(self) -> list[Golden]:  # type: ignore[override]
+        return [
+            Golden(
+                "the tag says what is a string",
+                f'<｜DSML｜{self.section}>\n<｜DSML｜invoke name="f">\n'
+                '<｜DSML｜parameter name="a" string="true">12</｜DSML｜parameter>\n'
+                '<｜DSML｜parameter name="b" string="false">12</｜DSML｜parameter>\n'
+                f"</｜DSML｜invoke>\n</｜DSML｜{self.section}>",
+                calls=[("f", {"a": "12", "b": 12})],
+            )
+        ]
+
     def write(self, calls: Calls) -> str:
         return (
             f"<｜DSML｜{self.section}>\n"
