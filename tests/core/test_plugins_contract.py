@@ -35,6 +35,7 @@ def cause_of(site: Path, body: str) -> str:
 # ---- every hook ----
 
 FULL = "refuses=lambda spec: None, priority=3"
+RECOGNIZES = "recognizes=lambda hints: 'its template says so', priority=3"
 CALLS = {
     "register_commands": ("command", "register('x', make, help='An x.')"),
     "register_model_sources": ("source", "register('x', make)"),
@@ -52,6 +53,8 @@ CALLS = {
     "register_grammar_backends": ("grammar", f"register('x', make, {FULL})"),
     "register_logits_processors": ("processor", "register('x', make, check=lambda arguments: arguments)"),
     "register_worker_methods": ("worker_method", "register('x', make)"),
+    "register_tool_parsers": ("tool_parser", f"register('x', make, {RECOGNIZES})"),
+    "register_reasoning_parsers": ("reasoning_parser", f"register('x', make, {RECOGNIZES})"),
     "register_routes": ("routes", "register('x', make)"),
 }
 
