@@ -43,6 +43,7 @@ PUBLISHED = (
     Published("meta-llama-Llama-3.2-3B-Instruct", "llama3_json", LLAMA, most_calls=1, says=False),
     Published("meta-llama-Llama-3.3-70B-Instruct", "llama3_json", LLAMA, most_calls=1, says=False),
     Published("mistralai-Mistral-Nemo-Instruct-2407", "mistral", IM, says=False),
+    Published("mistralai-Mistral-Nemo-Instruct-2407", "mistral_list", IM, says=False),
     Published("Mistral-Small-3.2-24B-Instruct-2506", "mistral", IM, says=False),
     Published("unsloth-mistral-Devstral-Small-2507", "mistral", IM),
     Published("mistralai-Ministral-3-14B-Reasoning-2512", "mistral", IM, "mistral"),
@@ -70,6 +71,8 @@ PUBLISHED = (
     Published(
         "openai-gpt-oss-120b", "harmony", "<|call|>", "gptoss", most_calls=1, thinks="maybe", says=False
     ),
+    Published("Cohere2MoE", "cohere_command", "<|END_OF_TURN_TOKEN|>", "cohere", thinks="maybe", says=False),
+    Published("GigaChat3.1-10B-A1.8B", "gigachat3", "<|message_sep|>", most_calls=1),
 )
 
 
