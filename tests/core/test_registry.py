@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from llmkit import DuplicateName, StartupError, UnknownName
-from llmkit.contracts import Components
+from llmkit import DuplicateName, StartupError, UnknownName, hookimpl
+from llmkit.contracts import Components, RegisterToolParser
+from llmkit.plugins.recorder import record
 from llmkit.registry import CORE, Entry, Registry
 
 
@@ -143,3 +145,18 @@ def test_auto_takes_the_best_that_recognizes_the_model() -> None:
 
 def test_auto_takes_none_where_none_recognizes_the_model() -> None:
     assert registry(recognizer("other", None)).recognized("tool_parser", "auto", "hints") is None
+
+
+def test_parsers_come_through_their_hook() -> None:
+    module = ModuleType("mine")
+
+    @hookimpl
+    def register_tool_parsers(register: RegisterToolParser) -> None:
+        register("calls", lambda options: None, recognizes=lambda hints: f"it is a {hints}", priority=2)
+
+    module.register_tool_parsers = register_tool_parsers  # type: ignore[attr-defined]
+    filled = Registry()
+    filled.add(record(module, "mine", builtin=False, enabled=True).entries)
+    choice = filled.recognized("tool_parser", "auto", "toy")
+    assert choice is not None
+    assert (choice.name, choice.why) == ("calls", "auto: it is a toy")
