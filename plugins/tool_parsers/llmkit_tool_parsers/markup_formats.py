@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmkit.contracts import OutputParser, ParserSpec, ToolFormat
-from llmkit.types import FinishReason, StructuredOutput, Tool
+from llmkit.types import StructuredOutput, Tool
 from llmkit_tool_parsers.scanning import NAME, SPACE, Head, Machine, Marks, Place, literal, matched, may_begin
 from llmkit_tool_parsers.schemas import ANY, OTHERS, STRING, Signature, ValueWriter, kinds_of, without_strings
 from llmkit_tool_parsers.tags import Layout, Part, any_text, json_of, one_of, optional, sequence, tag, text_of
@@ -141,11 +141,6 @@ class MarkupParser(Machine):
             return False
         self._arguments(self._value.finish())
         return self._go(self._body, at + len(mark))
-
-    def _ended(self, rest: str, reason: FinishReason) -> None:
-        super()._ended(rest, reason)
-        if self._state == self._in_value:
-            self._arguments(self._value.feed(rest))
 
 
 _FUNCTION = Head(literal("<function="), NAME, literal(">"))
@@ -288,6 +283,6 @@ FORMATS: dict[str, ToolFormat] = {
     ),
     "glm45": _glm("\n", source=_TEMPLATES + "GLM-4.6.jinja"),
     "glm47": _glm("", source=_TEMPLATES + "GLM-4.7-Flash.jinja"),
-    "step3": _step("stepfun-ai/step3: chat_template.json"),
+    "step3": _step("sgl-project/sglang: python/sglang/srt/function_call/step3_detector.py"),
 }
 FORMATS["qwen3_xml"] = FORMATS["qwen3_coder"]

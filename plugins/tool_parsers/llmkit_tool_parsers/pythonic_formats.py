@@ -163,7 +163,7 @@ FORMATS: dict[str, ToolFormat] = {
         source="ggml-org/llama.cpp: models/templates/LFM2.5-8B-A1B.jinja",
     ),
     "olmo3": Pythonic(
-        source="allenai/Olmo-3-7B-Instruct: chat_template.jinja",
+        source="vllm-project/vllm: vllm/tool_parsers/olmo3_tool_parser.py",
         openers=("<function_calls>",),
         special_tokens=(),
         places=_places(literal("<function_calls>"), SPACE, again="", end="</function_calls>"),

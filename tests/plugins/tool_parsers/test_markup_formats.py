@@ -52,6 +52,11 @@ class TestQwen3Coder(FormatContract):
             "<tool_call>\n<function=put>\n<parameter=n>\n1\n</parameter>\n</tool_call>",
             calls=[("put", {"n": 1})],
         ),
+        Golden(
+            "cut off in a closing tag",
+            "<tool_call>\n<function=put>\n<parameter=text>\na\n</para",
+            cut_off=("put", '{"text": "a'),
+        ),
         Golden("no call", "<tool_call>oops</tool_call>", content="<tool_call>oops</tool_call>"),
         Golden(
             "no parameter where one should be",
@@ -259,3 +264,16 @@ def test_the_schema_says_what_a_value_is(written: str, schema: dict[str, Any], v
     else:
         assert json.loads(call.arguments) == {"v": value}
         assert type(json.loads(call.arguments)["v"]) is type(value)
+
+
+@pytest.mark.parametrize("word", ["pattern", "maxLength"])
+def test_a_strict_tool_whose_text_cannot_be_held_is_refused(word: str) -> None:
+    schema = {"type": "string", word: "a+" if word == "pattern" else 3}
+    made = create("tool_parser", "qwen3_coder")
+    for strict in (False, True):
+        tool = Tool("f", parameters={"type": "object", "properties": {"v": schema}}, strict=strict)
+        if not strict:
+            made.constraint([tool], required=True, parallel=True)
+            continue
+        with pytest.raises(ValueError, match=f"'f' has '{word}' on parameter 'v'"):
+            made.constraint([tool], required=True, parallel=True)

@@ -42,7 +42,7 @@ class TestPythonic(FormatContract):
         Golden(
             "all that Python writes",
             "[f(a=(1, 2,), b={'x': None, 1: True,}, c=-0x10, d=1_000, e=.5, "
-            "g='''it's\n''', h='\\x41\\u00e9\\101\\q')]",
+            "g='''it's\n''', h='\\x41\\u00e9\\101\\q\\ud83d\\ude42')]",
             calls=[
                 (
                     "f",
@@ -53,7 +53,7 @@ class TestPythonic(FormatContract):
                         "d": 1000,
                         "e": 0.5,
                         "g": "it's\n",
-                        "h": "AéA\\q",
+                        "h": "AéA\\q🙂",
                     },
                 )
             ],
