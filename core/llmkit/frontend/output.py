@@ -14,7 +14,11 @@ from llmkit.contracts import Content, Delta, Event, Finished, PromptLogprobs, St
 from llmkit.events import PositionLogprobs
 from llmkit.frontend.detokenizer import Detokenizer
 from llmkit.frontend.stop import StopMatcher
+from llmkit.messages import NOTHING_ALLOWED
 from llmkit.types import FinishReason, SamplingParams
+
+UNSATISFIABLE = "unsatisfiable"
+"""``Finished.error_code`` where the request itself leaves no token to sample."""
 
 
 class OutputPipeline:
@@ -96,7 +100,8 @@ class OutputPipeline:
 
     def _end(self, output: StepOutput) -> Finished:
         assert output.finish is not None
-        return Finished(output.finish, output.stop_token, output.error)
+        code = UNSATISFIABLE if output.error == NOTHING_ALLOWED else None
+        return Finished(output.finish, output.stop_token, output.error, code)
 
 
 def params_of_choice(params: SamplingParams, choice: int) -> SamplingParams:
