@@ -8,12 +8,12 @@ from typing import Protocol
 
 from llmkit.contracts import AddRequest, Finished, SamplingParams, StepOutput, Tokenizer
 from llmkit.engine.client_inproc import InprocClient
-from llmkit.errors import EngineError
+from llmkit.errors import EngineError, RequestError
 from llmkit.events import PositionLogprobs
 from llmkit.fold import ChoiceFold, FoldedCall, FoldedChoice, fold
 from llmkit.frontend.beam import BeamRun
 from llmkit.frontend.best_of import best_choices
-from llmkit.frontend.output import OutputPipeline, params_of_choice
+from llmkit.frontend.output import UNSATISFIABLE, OutputPipeline, params_of_choice
 from llmkit.frontend.parsing import AnswerParsers
 from llmkit.types import FinishReason
 
@@ -234,6 +234,8 @@ def _completion(choice: FoldedChoice, params: SamplingParams) -> Completion:
 
 
 def _check_end(finish: Finished) -> None:
-    """:raises EngineError: the choice ended with an error."""
+    """:raises EngineError: the choice ended with an error. :raises RequestError: of the request's own."""
+    if finish.error_code == UNSATISFIABLE:
+        raise RequestError(finish.error or "nothing satisfies the request", code=UNSATISFIABLE)
     if finish.reason is FinishReason.ERROR:
         raise EngineError(finish.error or "the engine gave no reason")

@@ -291,6 +291,13 @@ class SamplePlan(msgspec.Struct, frozen=True):
     """Which logits rows of the step the masks belong to."""
 
 
+NOTHING_ALLOWED = (
+    "no token can be sampled: every one is masked (by a grammar, allowed_token_ids, bad_words or min_tokens"
+    " together) or has a logit of minus infinity"
+)
+"""A row's error where it is the request that leaves no token."""
+
+
 class RowResult(msgspec.Struct, frozen=True, array_like=True):
     """Sampled tokens of one request: ``accepted`` draft tokens and one more."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from llmkit.config import Config
 from llmkit.contracts import EngineClient, Generation, Parsing, RequestContext, SamplingParams, Tokenizer
-from llmkit.errors import EngineError, RequestError
+from llmkit.errors import EngineError, RequestError, RequestTimeout
 from llmkit.frontend.beam_generation import BeamGeneration
 from llmkit.frontend.best_of import BestOf
 from llmkit.frontend.check import check_choices, check_priority, check_prompt, check_timeout
@@ -94,9 +95,10 @@ class FrontGenerator:
         deadline = self._deadline(context)
         place = self._room.enter(params.num_sequences)
         try:
-            accepted = await self._accept(
-                prompt, params, context, place, deadline, parsers, add_special_tokens=add_special_tokens
-            )
+            async with _until(deadline):
+                accepted = await self._accept(
+                    prompt, params, context, place, deadline, parsers, add_special_tokens=add_special_tokens
+                )
             # What was checked still holds when the requests are sent: nothing is awaited in between.
             self._check_open()
             generation = await self._start(accepted)
@@ -183,6 +185,18 @@ class FrontGenerator:
     def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed()
+
+
+@contextlib.asynccontextmanager
+async def _until(deadline: Deadline | None) -> AsyncIterator[None]:
+    """:raises RequestTimeout: the body did not end in time; it was cancelled."""
+    try:
+        async with asyncio.timeout_at(None if deadline is None else deadline.at_s) as limit:
+            yield
+    except TimeoutError:
+        if deadline is None or not limit.expired():
+            raise
+        raise RequestTimeout(deadline.message) from None
 
 
 def _log(accepted: Accepted, context: RequestContext) -> None:

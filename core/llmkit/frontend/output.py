@@ -16,7 +16,11 @@ from llmkit.events import PositionLogprobs
 from llmkit.frontend.detokenizer import Detokenizer
 from llmkit.frontend.parsing import AnswerParsers, PlainText, joined
 from llmkit.frontend.stop import StopMatcher
+from llmkit.messages import NOTHING_ALLOWED
 from llmkit.types import FinishReason, SamplingParams
+
+UNSATISFIABLE = "unsatisfiable"
+"""``Finished.error_code`` where the request itself leaves no token to sample."""
 
 
 class OutputPipeline:
@@ -126,7 +130,8 @@ class OutputPipeline:
             reason = FinishReason.TOOL_CALLS
         if self._text.ended:
             return Finished(reason, self._text.stopped)
-        return Finished(reason, output.stop_token, output.error)
+        code = UNSATISFIABLE if output.error == NOTHING_ALLOWED else None
+        return Finished(reason, output.stop_token, output.error, code)
 
 
 def params_of_choice(params: SamplingParams, choice: int) -> SamplingParams:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from llmkit.events import PositionLogprobs
+from llmkit.messages import NOTHING_ALLOWED
 from llmkit.worker import sampling_state as need
 from llmkit.worker.edits import edit
 from llmkit.worker.logit_rows import LogitRows
@@ -168,7 +169,7 @@ def _samples(logits: Tensor, tokens: Tensor) -> Samples:
 
 def _why(logits: Tensor) -> str:
     if bool((logits == -torch.inf).all()):
-        return "no token can be sampled: every one is masked or has a logit of minus infinity"
+        return NOTHING_ALLOWED
     return "no token can be sampled: the model's logits are not finite"
 
 

@@ -125,10 +125,14 @@ class Choices:
 
 
 def raise_failure(event: Event) -> None:
-    """:raises EngineError: the event says that its choice ended without an answer."""
+    """:raises EngineError: the event says that its choice ended without an answer.
+    :raises RequestError: it says that what was asked has none.
+    """
     if isinstance(event, Finished):
         if event.error_code == "request_timeout":
             raise RequestTimeout(event.error or "the request took too long")
+        if event.error_code == "unsatisfiable":
+            raise RequestError(event.error or "nothing satisfies the request", code="unsatisfiable")
         if event.reason is FinishReason.ERROR:
             raise EngineError(event.error or "the engine failed on this request")
         if event.reason is FinishReason.ABORT:

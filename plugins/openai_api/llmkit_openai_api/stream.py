@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from llmkit import Draining, EngineDead, EngineError, RequestTimeout
+from llmkit import Draining, EngineDead, EngineError, RequestError, RequestTimeout
 from llmkit.contracts import (
     ArgumentsDelta,
     Content,
@@ -118,6 +118,8 @@ async def frames(choices: Choices, writer: StreamWriter) -> AsyncGenerator[bytes
             if written:
                 yield written
         yield writer.end(choices.usage)
+    except RequestError as error:  # found out while it ran
+        yield _error_frame(str(error), error.code, "invalid_request_error")
     except EngineError as error:
         yield _error_frame(str(error), _code(error))
     except Exception:  # our own fault or a plugin's: the client is told, in the stream it has
@@ -141,8 +143,8 @@ def _one_line(data: bytes) -> bytes:
     return data
 
 
-def _error_frame(message: str, code: str | None) -> bytes:
-    body = {"error": {"message": message, "type": "server_error", "param": None, "code": code}}
+def _error_frame(message: str, code: str | None, kind: str = "server_error") -> bytes:
+    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     return b"data: " + _one_line(msgspec.json.encode(body)) + b"\n\n"
 
 

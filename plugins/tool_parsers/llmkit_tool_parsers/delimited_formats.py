@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmkit.contracts import OutputParser, ParserSpec, ToolFormat
-from llmkit.types import StructuredOutput, Tool
+from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool, ToolFormat
 from llmkit_tool_parsers.constraints import arguments_schema
 from llmkit_tool_parsers.json_scanner import JsonScanner
 from llmkit_tool_parsers.scanning import NAME, SPACE, Head, Machine, Place, literal, matched, may_begin

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmkit.contracts import OutputParser, ParserSpec, ToolFormat
-from llmkit.types import StructuredOutput, Tool
+from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool, ToolFormat
 from llmkit_tool_parsers.scanning import NAME, SPACE, Head, Machine, Marks, Place, literal, matched, may_begin
 from llmkit_tool_parsers.schemas import ANY, OTHERS, STRING, Signature, ValueWriter, kinds_of, without_strings
 from llmkit_tool_parsers.tags import Layout, Part, any_text, json_of, one_of, optional, sequence, tag, text_of

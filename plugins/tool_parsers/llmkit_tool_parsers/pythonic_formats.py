@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmkit.contracts import OutputParser, ParserSpec, ToolFormat
-from llmkit.types import StructuredOutput, Tool
+from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool, ToolFormat
 from llmkit_tool_parsers.python_values import LiteralReader
 from llmkit_tool_parsers.scanning import SPACE, Head, Machine, Place, literal, may_begin
 from llmkit_tool_parsers.tags import Layout, Part, json_of, one_of, optional, sequence, tag, text_of

@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from llmkit.events import ArgumentsDelta, Content, Delta, ToolCallClosed, ToolCallOpened
-from llmkit.text import held_back
-from llmkit.types import FinishReason
+from llmkit.contracts import (
+    ArgumentsDelta,
+    Content,
+    Delta,
+    FinishReason,
+    ToolCallClosed,
+    ToolCallOpened,
+    held_back,
+)
 
 MAX_SPACE = 256
 SPACE = rf"\s{{0,{MAX_SPACE}}}"

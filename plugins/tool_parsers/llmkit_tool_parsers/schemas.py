@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llmkit.types import Tool
+from llmkit.contracts import Tool
 from llmkit_tool_parsers.python_values import as_json, json_inside
 
 Kinds = frozenset[str]

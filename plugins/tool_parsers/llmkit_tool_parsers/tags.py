@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmkit.types import StructuredOutput
+from llmkit.contracts import StructuredOutput
 
 Part = dict[str, Any]
 

@@ -13,7 +13,7 @@ from llmkit.contracts import (
     RequestContext,
     SamplingParams,
 )
-from llmkit.errors import ContextLengthExceeded, Draining, EngineDead, QueueFull, RequestError
+from llmkit.errors import ContextLengthExceeded, Draining, EngineDead, QueueFull, RequestError, RequestTimeout
 from llmkit.fold import fold_generation
 from llmkit.frontend.prepare import MAX_THREADS
 from llmkit.types import FinishReason
@@ -271,6 +271,15 @@ async def test_hooks_that_hang_for_ever_take_no_more_than_their_threads():
     let_go.set()
     generation = await generator.submit([1], SamplingParams())
     await generation.aclose()
+
+
+async def test_the_deadline_counts_from_before_the_hooks():
+    let_go = threading.Event()
+    generator = make(Client(whole), ("a", lambda draft: let_go.wait(60)), deadline_s=60)
+    with pytest.raises(RequestTimeout, match=r"within the 0\.05 s"):
+        await generator.submit([1], SamplingParams(), RequestContext(timeout_s=0.05))
+    assert generator.in_flight == 0
+    let_go.set()
 
 
 async def test_hooks_see_only_prompts_that_are_right():

@@ -132,6 +132,13 @@ def test_the_end_token_is_not_waited_for_nor_shown(llm: LLM) -> None:
         assert len(output.token_ids) == len(output.text) == len(output.logprobs or ())
 
 
+def test_a_grammar_and_a_list_of_tokens_that_exclude_each_other_are_the_requests_fault(llm: LLM) -> None:
+    digits = StructuredOutput("regex", "[0-9]+")
+    with pytest.raises(RequestError, match="no token can be sampled") as caught:
+        llm.generate("a", SamplingParams(structured=digits, allowed_token_ids=(97,), max_tokens=4))
+    assert caught.value.code == "unsatisfiable"
+
+
 def test_what_cannot_be_honoured_generates_nothing(llm: LLM) -> None:
     with pytest.raises(RequestError, match="look-around"):
         llm.generate(["say", "say"], [asking(PHONE), asking(StructuredOutput("regex", "(?=a)b"))])

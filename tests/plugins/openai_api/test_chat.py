@@ -14,6 +14,7 @@ import pytest
 from llmkit.config import Config
 from llmkit.contracts import FinishReason
 from llmkit.frontend.prepare import PrepareHook
+from llmkit.messages import NOTHING_ALLOWED
 from llmkit.testing.http import StreamedAnswer, validate_stream
 from tests.core.server.local_front import MAX_MODEL_LEN, LocalFront, Script, serving
 
@@ -319,6 +320,19 @@ async def test_an_engine_error_in_a_stream_is_its_last_event(
     assert answer.error["message"] == "the model exploded"
     assert answer.error["code"] == "engine_error"
     assert all(choice.finish_reason is None for choice in answer.choices.values())
+    assert front.engine.running == set()
+
+
+async def test_a_request_that_leaves_no_token_is_a_400(front: LocalFront, client: httpx.AsyncClient) -> None:
+    front.says(finish=FinishReason.ERROR, error=NOTHING_ALLOWED)
+    for stream in (False, True):
+        error = await refused(client, 400, stream=stream)
+        assert (error["type"], error["code"]) == ("invalid_request_error", "unsatisfiable")
+        assert "allowed_token_ids" in error["message"]
+    front.says("a", "b", finish=FinishReason.ERROR, error=NOTHING_ALLOWED)
+    answer = await streamed(client, n=2)
+    assert answer.error is not None
+    assert (answer.error["type"], answer.error["code"]) == ("invalid_request_error", "unsatisfiable")
     assert front.engine.running == set()
 
 
