@@ -140,7 +140,7 @@ def _harmony() -> Delimited:
     """
     start, channel, message, constrain = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
     ends = ("<|call|>", "<|end|>", "<|return|>")
-    header = _between(message, start, *ends, " to=")
+    header = _between(message, start, *ends)
     call = (
         *literal(" to=functions."),
         r"([\w.-]{1,128})",

@@ -50,6 +50,12 @@ class TestDeepseekV31(FormatContract):
             cut_off=("f", '{"a": '),
         ),
         Golden(
+            "section's end forgotten, then text",
+            f"{BEGIN}{CALL}f{SEP}{{}}{CALLED}{'word ' * 60}",
+            content="word " * 60,
+            calls=[("f", {})],
+        ),
+        Golden(
             "section's end forgotten",
             f"{BEGIN}{CALL}f{SEP}{{}}{CALLED}{CALL}g{SEP}{{}}{CALLED}",
             calls=[("f", {}), ("g", {})],
