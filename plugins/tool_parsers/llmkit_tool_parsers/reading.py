@@ -144,7 +144,6 @@ class CallReader:
         return "".join(pieces)
 
     def opened(self, name: str) -> None:
-        self._space.clear()
         self._sure(ToolCallOpened(name))
 
     def arguments(self, text: str) -> None:
