@@ -230,7 +230,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Whatever was left ends, and then everything is free."""
         if not hasattr(self, "scheduler"):
             return
-        for _ in range(3000):
+        for _ in range(20_000):  # with a budget of one token a step, thousands for what 30 rules can add
             if self.plans:
                 self.finish([2])
             elif self.scheduler.has_work:
