@@ -89,7 +89,7 @@ class CallReader:
             raise Malformed
 
     def accept(self, *texts: str) -> Reading[str]:
-        """Read whichever of these comes, none of which begins another; empty and nothing read if none does."""
+        """Read whichever of these comes, none of which begins another; empty if none does."""
         most = max(map(len, texts))
         while True:
             rest = self._text[self._at : self._at + most]

@@ -144,6 +144,7 @@ class TestLlama3(JsonContract):
             "parameters of no name yet",
             '{"parameters": {"a": 1}, "name": "f"}',
             content='{"parameters": {"a": 1}, "name": "f"}',
+            tools=[Tool("f")],
         ),
         Golden("code", "<|python_tag|>print({1: 2})", content="<|python_tag|>print({1: 2})"),
         Golden(
