@@ -89,23 +89,16 @@ class CallReader:
             raise Malformed
 
     def accept(self, *texts: str) -> Reading[str]:
-        """Read whichever of these comes, the longest first; empty and nothing read if none does."""
-        wanted = list(texts)
+        """Read whichever of these comes, none of which begins another; empty if none does."""
         most = max(map(len, texts))
         while True:
             rest = self._text[self._at : self._at + most]
-            wanted = [text for text in wanted if text.startswith(rest) or rest.startswith(text)]
-            if not wanted:
+            for text in texts:
+                if rest.startswith(text):
+                    return self._take(len(text))
+            if self._ended or not any(text.startswith(rest) for text in texts):
                 return ""
-            longest = max(wanted, key=len)
-            if rest.startswith(longest):
-                return self._take(len(longest))
-            if self._ended:
-                wanted = [text for text in wanted if rest.startswith(text)]
-                if not wanted:
-                    return ""
-            else:
-                yield
+            yield
 
     def run(self, pattern: re.Pattern[str]) -> Reading[str]:
         """All that comes of a pattern for any number of characters of one kind."""

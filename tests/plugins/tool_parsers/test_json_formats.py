@@ -134,6 +134,18 @@ class TestLlama3(JsonContract):
         Golden("an answer in JSON", '{"name": "Ann", "age": 3}', content='{"name": "Ann", "age": 3}'),
         Golden("a name and no more", '{"name": "Ann"}', content='{"name": "Ann"}'),
         Golden("a tool's name and no more", '{"name": "f"}', calls=[("f", {})], tools=[Tool("f")]),
+        Golden(
+            "a tool's name and another key",
+            '{"name": "f", "age": 3}',
+            content='{"name": "f", "age": 3}',
+            tools=[Tool("f")],
+        ),
+        Golden(
+            "parameters of no name yet",
+            '{"parameters": {"a": 1}, "name": "f"}',
+            content='{"parameters": {"a": 1}, "name": "f"}',
+            tools=[Tool("f")],
+        ),
         Golden("code", "<|python_tag|>print({1: 2})", content="<|python_tag|>print({1: 2})"),
         Golden(
             "braces before",
