@@ -20,7 +20,7 @@ from llmkit.engine.layout import KVBudget, PlannedLayout, check_context, plan_la
 from llmkit.engine.prefix import cache_root
 from llmkit.engine.scheduler import CONTINUOUS, ContinuousScheduler
 from llmkit.errors import StartupError, UsageError
-from llmkit.messages import Choice, EngineReady
+from llmkit.messages import Choice, EngineReady, WorkerReport
 from llmkit.registry import CORE, Entry, Registry
 
 
@@ -54,13 +54,7 @@ def build_engine(
     executor: Executor = components.create("executor", choice.name, spec)
     with ExitStack() as undo:
         undo.callback(executor.shutdown, 0)
-        if config.scheduler.async_scheduling and executor.max_concurrent_batches < 2:
-            raise UsageError(f"--async-scheduling: executor {choice.name!r} takes one step at a time")
-        report = executor.start(progress)
-        if config.model.deterministic and not report.row_invariant:
-            raise StartupError(
-                f"--deterministic: executor {choice.name!r} reports a part whose results depend on batching"
-            )
+        report = _start(executor, choice.name, config, progress)
         planned = plan_layout(
             KVBudget(report.layers, report.kv_bytes, report.kv_why),
             config.cache,
@@ -111,6 +105,19 @@ def build_engine(
             notes=(*planned.notes, *speculation.notes),
         ),
     )
+
+
+def _start(executor: Executor, name: str, config: Config, progress: Progress) -> WorkerReport:
+    """:raises StartupError: it cannot do what a flag asks for (:class:`UsageError` where that is plain
+    before it starts)."""
+    if config.scheduler.async_scheduling and executor.max_concurrent_batches < 2:
+        raise UsageError(f"--async-scheduling: executor {name!r} takes one step at a time")
+    report = executor.start(progress)
+    if config.model.deterministic and not report.row_invariant:
+        raise StartupError(
+            f"--deterministic: executor {name!r} reports a part whose results depend on batching"
+        )
+    return report
 
 
 def _build_draft(
