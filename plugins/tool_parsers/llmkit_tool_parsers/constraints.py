@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from llmkit.contracts import StructuredOutput, Tool
-
-Part = dict[str, Any]
+from llmkit_tool_parsers.tags import Part, json_of, regex, sequence, structural, tag, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class Layout:
             "at_least_one": True,
             "stop_after_first": not parallel,
         }
-        all_listed = _tag(self.before, calls, self.after)
+        all_listed = tag(self.before, calls, self.after)
         if required:
             form = all_listed if self.listed else calls
         else:
@@ -52,8 +50,7 @@ class Layout:
                 "tags": [all_listed] if self.listed else each,
                 "stop_after_first": not parallel,
             }
-        source = {"type": "structural_tag", "format": form}
-        return StructuredOutput("structural_tag", json.dumps(source, ensure_ascii=False))
+        return structural(form)
 
     def _call(self, tool: Tool) -> Part:
         name = json.dumps(tool.name, ensure_ascii=False) if self.quoted else tool.name
@@ -61,12 +58,10 @@ class Layout:
         end = self.tail
         if not self.listed:
             begin, end = self.before + begin, end + self.after
-        content: Part = {"type": "json_schema", "json_schema": arguments_schema(tool)}
+        content = json_of(arguments_schema(tool))
         if after_number:
-            number = {"type": "regex", "pattern": "[0-9]{1,4}"}
-            between = {"type": "const_string", "value": after_number[0]}
-            content = {"type": "sequence", "elements": [number, between, content]}
-        return _tag(begin, content, end)
+            content = sequence([regex("[0-9]{1,4}"), text_of(after_number[0]), content])
+        return tag(begin, content, end)
 
     def _trigger(self) -> str:
         """What begins a call and nothing else."""
@@ -78,7 +73,3 @@ def arguments_schema(tool: Tool) -> Part:
     if not tool.parameters:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     return {"type": "object", **tool.parameters}
-
-
-def _tag(begin: str, content: Part, end: str) -> Part:
-    return {"type": "tag", "begin": begin, "content": content, "end": end}

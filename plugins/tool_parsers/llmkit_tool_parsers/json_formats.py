@@ -178,6 +178,13 @@ def _decoded(text: str) -> str:
 
 
 _TAGS = ("<tool_call>", "</tool_call>")
+_HERMES = JsonFormat(
+    openers=_TAGS[:1],
+    closers=_TAGS[1:],
+    special_tokens=_TAGS,
+    layout=Layout(before="<tool_call>\n", between="\n", after="\n</tool_call>"),
+    source="Qwen/Qwen2.5-7B-Instruct: chat template",
+)
 _LISTED = Layout(before="[", between=", ", after="]", listed=True)
 _LLAMA = Layout(head='{{"name": {name}, "parameters": ', between="; ")
 _MISTRAL = JsonFormat(
@@ -190,20 +197,8 @@ _MISTRAL = JsonFormat(
 """It reads both generations; models of the first are to be held to their own, ``mistral_list``."""
 
 FORMATS = {
-    "hermes": JsonFormat(
-        openers=_TAGS[:1],
-        closers=_TAGS[1:],
-        special_tokens=_TAGS,
-        layout=Layout(before="<tool_call>\n", between="\n", after="\n</tool_call>"),
-        source="Qwen/Qwen2.5-7B-Instruct: chat template",
-    ),
-    "granite4": JsonFormat(
-        openers=_TAGS[:1],
-        closers=_TAGS[1:],
-        special_tokens=_TAGS,
-        layout=Layout(before="<tool_call>\n", between="\n", after="\n</tool_call>"),
-        source="ibm-granite/granite-4.0-h-small: chat template",
-    ),
+    "hermes": _HERMES,
+    "granite4": replace(_HERMES, source="ibm-granite/granite-4.0-h-small: chat template"),
     "llama3_json": JsonFormat(
         openers=("<|python_tag|>",),
         bare=("{",),
@@ -285,13 +280,7 @@ FORMATS = {
         layout=Layout(before="<tool_calls>\n", between="\n", after="\n</tool_calls>", listed=True),
         source="MiniMaxAI/MiniMax-M1-80k: docs/function_call_guide.md",
     ),
-    "ernie45": JsonFormat(
-        openers=_TAGS[:1],
-        closers=_TAGS[1:],
-        special_tokens=_TAGS,
-        layout=Layout(before="<tool_call>\n", between="\n", after="\n</tool_call>"),
-        source="",
-    ),
+    "ernie45": replace(_HERMES, source=""),
     "gigachat3": JsonFormat(
         openers=(
             "<|function_call|>",

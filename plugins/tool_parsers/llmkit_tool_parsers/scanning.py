@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from llmkit.contracts import (
     ArgumentsDelta,
@@ -170,9 +169,11 @@ class Machine:
         return True
 
     def _content(self, text: str) -> None:
+        if not text:
+            return
         if self._at_edge:
             self._blank.append(text)
-            if not text or text.isspace():
+            if text.isspace():
                 return
             self._out += [Content(blank) for blank in self._blank]
             self._blank.clear()
@@ -187,7 +188,8 @@ class Machine:
         self._calls += 1
 
     def _arguments(self, text: str) -> None:
-        self._out.append(ArgumentsDelta(text))
+        if text:
+            self._out.append(ArgumentsDelta(text))
 
     def _close(self) -> None:
         self._out.append(ToolCallClosed())
@@ -198,18 +200,5 @@ class Machine:
             self._at += 1
 
     def _taken(self) -> list[Delta]:
-        taken, self._out = joined(self._out), []
+        taken, self._out = self._out, []
         return taken
-
-
-def joined(deltas: Sequence[Delta]) -> list[Delta]:
-    """The same with neighbours of one kind as one, and none that is empty."""
-    result: list[Delta] = []
-    for kind, group in groupby(deltas, type):
-        if kind in (ToolCallOpened, ToolCallClosed):
-            result += group
-        elif text := "".join(
-            each.text for each in group if not isinstance(each, ToolCallOpened | ToolCallClosed)
-        ):
-            result.append(kind(text))
-    return result
