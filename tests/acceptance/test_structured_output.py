@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -168,3 +169,14 @@ def test_hostile_requests_are_refused_while_streams_flow(server: ServerProcess, 
         stop.set()
         thread.join(30)
     assert content(ask(client, guided_choice=["still here"])) == "still here"
+
+
+def test_hostile_requests_at_once_are_all_refused(server: ServerProcess, client: httpx.Client) -> None:
+    def refused(name: str) -> str:
+        wanted = HOSTILE[name]
+        with httpx.Client(base_url=server.url, timeout=60) as other:
+            return str(refusal(other, structured_outputs={wanted.kind: wanted.source})["param"])
+
+    with ThreadPoolExecutor(len(HOSTILE)) as pool:
+        assert list(pool.map(refused, HOSTILE)) == ["structured_outputs"] * len(HOSTILE)
+    assert content(ask(client, guided_choice=["and here"])) == "and here"

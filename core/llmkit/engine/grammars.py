@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,10 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llmkit.contracts.grammar import Grammar, GrammarBackend, GrammarMatcher, GrammarSpec, MaskRow
+from llmkit.lru import LruCache
 from llmkit.messages import AddRequest, CompiledGrammar
 
 MAX_LOADED = 64
-"""Grammars kept for requests to come, besides those in use."""
+MAX_LOADED_BYTES = 256 << 20
+"""Grammars kept for requests to come, besides those in use; bytes of what they were loaded from."""
 MAX_MASK_S = 1.0
 """CPU time of one mask: a grammar that takes longer delays everybody and ends its request."""
 MAX_AHEAD = 16
@@ -37,7 +38,7 @@ class GrammarManager:
     ) -> None:
         """``spec`` is called once, in a thread, when the first grammar comes; ``backend`` makes by name."""
         self._backends = _Backends(spec, backend)
-        self._loaded: OrderedDict[tuple[str, bytes], Future[Grammar]] = OrderedDict()
+        self._loaded = LruCache[tuple[str, bytes], Future[Grammar]](MAX_LOADED, MAX_LOADED_BYTES)
         self._loaders = ThreadPoolExecutor(_LOADERS, "load-grammar")
         self._loading: dict[str, Future[Grammar]] = {}
         self._done = threading.Event()
@@ -69,7 +70,7 @@ class GrammarManager:
         try:
             matcher = loading.result().matcher()
         except Exception as error:  # a plugin's code: its words end this request alone
-            self._loaded.pop((source.backend, source.data), None)
+            self._loaded.pop((source.backend, source.data))
             self.remove(request_id)
             raise ValueError(f"the grammar could not be loaded: {type(error).__name__}: {error}") from error
         assert self._backends.ends is not None, "a grammar was loaded"
@@ -151,10 +152,8 @@ class GrammarManager:
         key = (source.backend, source.data)
         loading = self._loaded.get(key)
         if loading is None:
-            loading = self._loaded[key] = self._loaders.submit(self._backends.load, source)
-            while len(self._loaded) > MAX_LOADED:
-                self._loaded.popitem(last=False)
-        self._loaded.move_to_end(key)
+            loading = self._loaders.submit(self._backends.load, source)
+            self._loaded.put(key, loading, len(source.data))
         loading.add_done_callback(lambda _: self._done.set())  # at once where it is there already
         return loading
 

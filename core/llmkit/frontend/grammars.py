@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -19,15 +18,18 @@ from llmkit.errors import EngineError, RequestError
 from llmkit.frontend.check import check_structured
 from llmkit.frontend.parsing import Formats
 from llmkit.frontend.threads import in_daemon_thread
+from llmkit.lru import LruCache
 from llmkit.messages import GrammarAnswer
 
 PARAM = "structured"
 """The field that a refusal names; a route that has another name for it says that."""
 DEADLINE_S = 1.5
-"""For one grammar, from when it was asked for."""
-MAX_COMPILING = 4
+"""For one grammar, from when its turn has come, for which it waits no longer than this either."""
+MAX_COMPILING = 12
+"""At once: of costly ones each may run to its deadline, so a burst of them must not queue up."""
 MAX_CACHED = 512
-MAX_CACHED_BYTES = 64 << 20
+MAX_CACHED_BYTES = 256 << 20
+"""Of sources and of what they were compiled to."""
 STARTED = b"s"
 """What a child says first: that somebody has the question."""
 _START_S = 120.0
@@ -65,14 +67,13 @@ class GrammarCompiler:
         self._process = _Process(launch)
         self._room = threading.BoundedSemaphore(MAX_COMPILING)
         self._lock = threading.Lock()
-        self._known: OrderedDict[StructuredOutput, Future[CompiledGrammar]] = OrderedDict()
-        self._held_bytes = 0
+        self._known = LruCache[StructuredOutput, Future[CompiledGrammar]](MAX_CACHED, MAX_CACHED_BYTES)
 
     async def compile(self, wanted: StructuredOutput) -> CompiledGrammar:
         """As :meth:`compile_now`, in a thread unless the result is at hand."""
         check_structured(wanted)
         with self._lock:
-            known = self._look_up(wanted)
+            known = self._known.get(wanted)
         if known is not None and known.done():
             return _result_of(known)
         return await in_daemon_thread(lambda: self.compile_now(wanted), "compile-grammar")
@@ -80,23 +81,27 @@ class GrammarCompiler:
     def compile_now(self, wanted: StructuredOutput) -> CompiledGrammar:
         """:raises RequestError: it is wrong, cannot be honoured exactly, or is too costly.
 
-        Within ``DEADLINE_S`` and a bit once the process runs, whose start takes seconds.
+        Within ``DEADLINE_S`` and a bit of its turn, once the process runs, whose start takes seconds.
         """
         check_structured(wanted)
         with self._lock:
-            known = self._look_up(wanted)
+            known = self._known.get(wanted)
             if known is None:
-                outcome = self._known[wanted] = Future[CompiledGrammar]()
-                self._held_bytes += len(wanted.source)
-                self._trim()
+                outcome = Future[CompiledGrammar]()
+                self._known.put(wanted, outcome, len(wanted.source))
         if known is not None:
             return _result_of(known)
         try:
-            outcome.set_result(self._ask(wanted))
+            grammar = self._ask(wanted)
         except BaseException as error:  # noqa: BLE001 - raised again below
             outcome.set_exception(error)
             if not isinstance(error, _Refused):  # a deadline, a crash: may go well another time
-                self._forget(wanted)
+                with self._lock:
+                    self._known.pop(wanted)
+        else:
+            outcome.set_result(grammar)
+            with self._lock:
+                self._known.put(wanted, outcome, len(wanted.source) + len(grammar.data))
         return _result_of(outcome)
 
     def close(self) -> None:
@@ -123,22 +128,6 @@ class GrammarCompiler:
         if answer.grammar is None:
             raise _Refused(answer.refusal or "it was refused without a reason")
         return answer.grammar
-
-    def _look_up(self, wanted: StructuredOutput) -> Future[CompiledGrammar] | None:
-        known = self._known.get(wanted)
-        if known is not None:
-            self._known.move_to_end(wanted)
-        return known
-
-    def _forget(self, wanted: StructuredOutput) -> None:
-        with self._lock:
-            if self._known.pop(wanted, None) is not None:
-                self._held_bytes -= len(wanted.source)
-
-    def _trim(self) -> None:
-        while len(self._known) > MAX_CACHED or self._held_bytes > MAX_CACHED_BYTES:
-            oldest, _ = self._known.popitem(last=False)
-            self._held_bytes -= len(oldest.source)
 
 
 def _result_of(outcome: Future[CompiledGrammar]) -> CompiledGrammar:
