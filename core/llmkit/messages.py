@@ -125,39 +125,6 @@ class StartupStatus(msgspec.Struct, frozen=True, tag="status"):
     fraction: float | None = None
 
 
-class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
-    """The engine answers from now on."""
-
-    max_model_len: int
-    vocab_size: int
-    """Embedding rows: valid token ids are below it."""
-    num_blocks: int
-    block_size: int
-    kv_bytes: int
-    weight_bytes: int
-    choices: tuple[Choice, ...]
-    notes: tuple[str, ...] = ()
-    """Sentences for the summary, such as why the context is what it is."""
-
-
-class StepOutput(msgspec.Struct, frozen=True, array_like=True):
-    """What one step gave one request. The last one of a request has ``finish``."""
-
-    request_id: str
-    token_ids: list[int] = []
-    logprobs: list[PositionLogprobs] | None = None
-    finish: FinishReason | None = None
-    stop_token: int | None = None
-    """The stop token id that ended it; None for end of sequence. Included in ``token_ids``."""
-    cached_tokens: int = 0
-    """Prompt tokens that came from the prefix cache when the request was first scheduled."""
-    error: str | None = None
-    prompt_logprobs: list[PositionLogprobs] | None = None
-    """Those of the next prompt tokens, from the second one on, in order and each once."""
-    complete: bool = False
-    """Ended with ``STOP`` since only an end token could follow in its grammar: the last token is text."""
-
-
 class EngineStats(msgspec.Struct, array_like=True):
     """Counters after a step; totals since the engine started unless a gauge.
 
@@ -193,6 +160,41 @@ class EngineStats(msgspec.Struct, array_like=True):
     """Prompt tokens loaded from there."""
     copied_blocks: int = 0
     """Copy-on-write: blocks copied because two requests went on from one."""
+
+
+class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
+    """The engine answers from now on."""
+
+    max_model_len: int
+    vocab_size: int
+    """Embedding rows: valid token ids are below it."""
+    num_blocks: int
+    block_size: int
+    kv_bytes: int
+    weight_bytes: int
+    choices: tuple[Choice, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences for the summary, such as why the context is what it is."""
+    stats: EngineStats = msgspec.field(default_factory=EngineStats)
+    """Before the first step."""
+
+
+class StepOutput(msgspec.Struct, frozen=True, array_like=True):
+    """What one step gave one request. The last one of a request has ``finish``."""
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[PositionLogprobs] | None = None
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    """The stop token id that ended it; None for end of sequence. Included in ``token_ids``."""
+    cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache when the request was first scheduled."""
+    error: str | None = None
+    prompt_logprobs: list[PositionLogprobs] | None = None
+    """Those of the next prompt tokens, from the second one on, in order and each once."""
+    complete: bool = False
+    """Ended with ``STOP`` since only an end token could follow in its grammar: the last token is text."""
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag="outputs"):

@@ -81,8 +81,9 @@ def test_the_kv_cache_follows_the_memory_of_the_container(tiny_model: str, tmp_p
     for gib in (2, 1):
         environment = {**kubernetes(), "LLMKIT_CGROUP_ROOT": cgroup(tmp_path / str(gib), gib * GIB)}
         with ServerProcess([tiny_model, "--dtype=float32"], environment=environment) as server:
-            answers.add(answer(server))
             sizes.append(blocks(server))
+            answers.add(answer(server))
+            assert blocks(server) == sizes[-1]
             assert "is no variable of llmkit" not in server.log
     layers, heads, head_size, number_bytes = 3, 2, 16, 4
     block_bytes = layers * 2 * heads * head_size * number_bytes * BLOCK_SIZE

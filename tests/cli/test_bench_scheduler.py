@@ -154,6 +154,8 @@ def test_a_trace_is_replayed_reported_and_drawn(llmkit: Run, tmp_path: Path) -> 
         (["--num-gpu-blocks-override", "4"], "--num-gpu-blocks-override 4"),
         (["--scheduling-policy", "fare"], "did you mean 'fair'"),
         (["--trace", "nowhere.jsonl"], "--trace nowhere.jsonl: No such file"),
+        (["--json", "nowhere/a.json"], "--json nowhere/a.json: no file can be written there"),
+        (["--plot", "nowhere/a.png"], "--plot nowhere/a.png: no file can be written there"),
         (["--step-ms", "0", "--token-us", "0"], "--step-ms and --token-us are 0"),
     ],
 )

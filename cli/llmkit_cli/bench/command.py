@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import httpx
-import msgspec
 import typer
 from rich.console import Console
 
 from llmkit.errors import LlmkitError, UsageError
+from llmkit_cli.bench.figures import STDOUT, check_writable, write_json
 from llmkit_cli.bench.load import Load, run_load
 from llmkit_cli.bench.prompts import make_prompts
 from llmkit_cli.bench.report import print_report, summarize
@@ -53,6 +53,7 @@ def bench_serve(
     ] = None,
 ) -> None:
     """Send streaming requests and report throughput, TTFT and inter-token times."""
+    check_writable("--json", json_file)
     if prefix_len >= input_len:
         raise UsageError(f"--prefix-len is {prefix_len}; it must be below --input-len, {input_len}")
     base_url = base_url.rstrip("/").removesuffix("/v1")
@@ -78,13 +79,9 @@ def bench_serve(
         asyncio.run(run_load(load, prompts[:warmup]))
     figures = summarize(asyncio.run(run_load(load, prompts[warmup:])))
     figures["prompt_lengths"] = "exact" if counter else "one word taken for one token"
-    if json_file is not None:
-        text = msgspec.json.format(msgspec.json.encode(figures)).decode()
-        if str(json_file) == "-":
-            typer.echo(text)
-            return
-        json_file.write_text(text + "\n")
-    print_report(Console(), figures)
+    write_json(figures, json_file)
+    if json_file != STDOUT:
+        print_report(Console(), figures)
     if figures["failed"]:
         raise typer.Exit(1)
 

@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -14,6 +13,7 @@ from llmkit.config import Config, sources
 from llmkit.engine.process import calm_collector
 from llmkit.errors import UsageError
 from llmkit_cli.arguments import configurable
+from llmkit_cli.bench.figures import STDOUT, check_writable, write_json
 from llmkit_cli.bench.scheduler_engine import StepCost, build_simulated
 from llmkit_cli.bench.scheduler_replay import replay
 from llmkit_cli.bench.scheduler_report import plot, print_report, summarize
@@ -44,6 +44,8 @@ def bench_scheduler(
     ] = None,
 ) -> None:
     """Replay a load through the real scheduler and block pool, with a clock in place of the model."""
+    check_writable("--json", json_file)
+    check_writable("--plot", plot_file)
     if step_ms == token_us == 0:
         raise UsageError("--step-ms and --token-us are 0; one must be above 0, for time to pass")
     if trace is not None:
@@ -66,14 +68,9 @@ def bench_scheduler(
     figures["blocks"] = config.cache.num_gpu_blocks_override
     if plot_file is not None:
         plot(result, plot_file)
-    if json_file is None:
+    write_json(figures, json_file)
+    if json_file != STDOUT:
         print_report(Console(), figures)
-        return
-    text = msgspec.json.format(msgspec.json.encode(figures)).decode()
-    if str(json_file) == "-":
-        typer.echo(text)
-    else:
-        json_file.write_text(text + "\n")
 
 
 def _with_blocks(config: Config, load: list[TraceRequest]) -> Config:

@@ -94,6 +94,7 @@ def build_engine(
             block_size=config.cache.block_size,
             kv_bytes=planned.layout.total_bytes,
             weight_bytes=report.weight_bytes,
+            stats=scheduler.stats(),
             choices=(
                 choice,
                 *report.choices,

@@ -165,6 +165,7 @@ class SocketEngineClient:
                 self.status = message
             case EngineReady():
                 self.ready = message
+                self.stats = message.stats
                 self.started.set()
             case EngineFailed():
                 self._give_up(message)
