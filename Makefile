@@ -9,6 +9,8 @@ MODEL ?= smollm2-135m
 SERVE_ARGS ?=
 # How long `make soak` loads a server.
 MINUTES ?= 20
+# How many random cuts of outputs it tries on the parsers before.
+CUTS ?= 100000
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -42,6 +44,7 @@ templates: $(DEV_STAMP)
 	$(BIN)/python -m tests.templates.fetch
 
 soak: $(DEV_STAMP)
+	$(BIN)/python -m tests.soak.cuts $(CUTS)
 	$(BIN)/python -m tests.soak $(MINUTES)
 
 check: $(DEV_STAMP)

@@ -76,7 +76,7 @@ def test_plugins_of_the_front_never_import_torch(plugin: str) -> None:
 
 # ---- exports ----
 
-PUBLIC = ("llmkit", "llmkit.contracts", "llmkit.nn", "llmkit.worker", "llmkit.testing")
+PUBLIC = ("llmkit", "llmkit.contracts", "llmkit.parsers", "llmkit.nn", "llmkit.worker", "llmkit.testing")
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -6,15 +6,18 @@ with another seed; each tool must come to a call, and no complete call may be in
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import openai
 import pytest
+from openai.types.chat.chat_completion import Choice
 
-from llmkit import LLM, SamplingParams
+from llmkit.testing.http import ServerProcess
 
 ROWS = Path(__file__).parents[1] / "plugins" / "grammars" / "api_schemas.jsonl"
 SCHEMAS: dict[str, Any] = {
@@ -30,50 +33,69 @@ pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with LLM("smollm2-135m", max_model_len=1024, max_num_seqs=32, tool_call_parser="hermes") as llm:
-        yield llm
+def server() -> Iterator[ServerProcess]:
+    flags = ["--max-model-len=1024", "--max-num-seqs=32", "--tool-call-parser=hermes"]
+    # Deterministic: what a tool comes to does not depend on which calls are made beside it.
+    with ServerProcess(["smollm2-135m", "--deterministic", *flags]) as server:
+        yield server
 
 
-def check_calls(llm: LLM, names: list[str], choice: str, most: int) -> None:
+async def check_calls(server: ServerProcess, names: list[str], choice: str, most: int) -> None:
+    """All tools at once, each in a conversation of its own."""
     missing = names
-    for seed in SEEDS:
-        missing = [name for name in missing if not called(llm, name, choice, seed, most)]
-        if not missing:
-            return
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=900) as client:
+        for name in names:  # compiles its grammar while the machine has nothing else to do
+            await asked(client, name, choice, seed=0, most=1)
+        for seed in SEEDS:
+            came = await asyncio.gather(*(called(client, name, choice, seed, most) for name in missing))
+            missing = [name for name, complete in zip(missing, came, strict=True) if not complete]
+            if not missing:
+                return
     pytest.fail(f"{missing} came to no call with any of {len(SEEDS)} seeds")
 
 
-def called(llm: LLM, name: str, choice: str, seed: int, most: int) -> bool:
-    """Whether the model came to the end of a call; what it ended is valid."""
+async def called(client: openai.AsyncOpenAI, name: str, choice: str, seed: int, most: int) -> bool:
+    """Whether the model came to the end of a call, which then is valid."""
+    given = await asked(client, name, choice, seed, most)
+    assert not given.message.content
+    if given.finish_reason == "length":
+        return False
+    (call,) = given.message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == name
+    VALIDATOR(SCHEMAS[name], format_checker=VALIDATOR.FORMAT_CHECKER).validate(
+        json.loads(call.function.arguments)
+    )
+    return True
+
+
+async def asked(client: openai.AsyncOpenAI, name: str, choice: str, seed: int, most: int) -> Choice:
     tool = {"type": "function", "function": {"name": name, "parameters": SCHEMAS[name]}}
     other = {"type": "function", "function": {"name": "nothing", "parameters": {}}}
-    named = {"type": "function", "function": {"name": name}}
-    (output,) = llm.chat(
-        [{"role": "user", "content": f"Call {name}."}],
-        SamplingParams(temperature=1.0, seed=seed, max_tokens=most),
-        tools=[tool] if choice == "required" else [other, tool],
-        tool_choice="required" if choice == "required" else named,
+    body: dict[str, Any] = {
+        "tools": [tool] if choice == "required" else [other, tool],
+        "tool_choice": {"type": "function", "function": {"name": name}} if choice == "named" else choice,
+    }
+    answer = await client.chat.completions.create(
+        model="smollm2-135m",
+        messages=[{"role": "user", "content": f"Call {name}."}],
+        temperature=1.0,
+        seed=seed,
+        max_tokens=most,
         parallel_tool_calls=False,
+        **body,
     )
-    assert output.text.strip() == ""
-    for call in output.tool_calls:
-        assert call.name == name
-        if call.complete:
-            VALIDATOR(SCHEMAS[name], format_checker=VALIDATOR.FORMAT_CHECKER).validate(
-                json.loads(call.arguments)
-            )
-    return any(call.complete for call in output.tool_calls)
+    return answer.choices[0]
 
 
 @pytest.mark.parametrize("choice", ["required", "named"])
-def test_a_few_tools(llm: LLM, choice: str) -> None:
-    check_calls(llm, list(FEW), choice, 100)
+async def test_a_few_tools(server: ServerProcess, choice: str) -> None:
+    await check_calls(server, list(FEW), choice, 100)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)  # thousands of tokens on a machine that may be busy
 @pytest.mark.parametrize("choice", ["required", "named"])
-def test_thirty_tools(llm: LLM, choice: str) -> None:
+async def test_thirty_tools(server: ServerProcess, choice: str) -> None:
     assert len(SCHEMAS) >= 30
-    check_calls(llm, list(SCHEMAS), choice, 400)
+    await check_calls(server, list(SCHEMAS), choice, 400)

@@ -64,6 +64,8 @@ PUBLISHED = (
     Published("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "deepseek_v3", DEEPSEEK, "deepseek_r1", says=False),
     Published("llama-cpp-deepseek-r1", "deepseek_v3", DEEPSEEK, "deepseek_r1", says=False),
     Published("moonshotai-Kimi-K2", "kimi_k2", IM),
+    Published("Kimi-K2-Instruct", "kimi_k2", IM),
+    Published("Kimi-K2-Thinking", "kimi_k2", IM, "kimi_k2", thinks="maybe"),
     Published("GLM-4.6", "glm45", "", "glm45", thinks="maybe"),
     Published("GLM-4.7-Flash", "glm47", "", "glm45", thinks="maybe"),
     Published("MiniMax-M2", "minimax_m2", "[e~[", "minimax_m2", thinks="always"),

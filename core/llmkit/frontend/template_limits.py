@@ -183,6 +183,12 @@ def allow_sum(left: Any, right: Any) -> None:
         allow((len(left) + len(right)) * each)
 
 
+def allow_element(values: Sequence[Any]) -> None:
+    """One more of ``values``, which is charged as well."""
+    allow((len(values) + 1) * ELEMENT_CHARS)
+    charge(ELEMENT_CHARS)
+
+
 def allow_printf(template: str, values: Any) -> None:
     """Of ``template % values``."""
     if _NESTED_KEY.search(template):

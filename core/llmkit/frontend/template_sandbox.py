@@ -43,6 +43,10 @@ MAX_TIME_FORMAT = 256
 
 # No identifiers, so no template can name them.
 _CHARGE, _CONCAT, _MADE, _WEIGHED = "charge loop", "join texts", "note value", "look through"
+_OWN = "note own list"
+
+OWN_LIST_METHODS = frozenset({"append", "pop"})
+"""What templates do with a list of their own, such as a queue of ids that tool messages answer."""
 
 _NUMBERS = re.compile(r"[0-9]+")
 
@@ -65,6 +69,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters[_CHARGE] = _charge
         self.filters[_CONCAT] = _concat
         self.filters[_MADE] = limits.made
+        self.filters[_OWN] = _OwnList
         self.filters[_WEIGHED] = _weighed
         del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise_exception
@@ -82,6 +87,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree: nodes.Template = _Bounds(self).visit(super()._parse(source, name, filename))
         return tree
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Also methods that change a list which the template wrote itself; all else stays as it came."""
+        if isinstance(obj, _OwnList) and attr in OWN_LIST_METHODS:
+            return True
+        return super().is_safe_attribute(obj, attr, value)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         limits.spend(1)
@@ -142,14 +153,15 @@ class _Bounds(NodeTransformer):
         self.generic_visit(node)
         return self._through(_CONCAT, nodes.Tuple(node.nodes, "load", lineno=node.lineno))
 
-    def visit_List(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Node:
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return self._through(_OWN, self.visit_Dict(node))
+
+    def visit_Dict(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Filter:
         self.generic_visit(node)
         return self._through(_MADE, node)
 
-    visit_Dict = visit_List
-
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        return self.visit_List(node) if node.ctx == "load" else node
+        return self.visit_Dict(node) if node.ctx == "load" else node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
@@ -196,9 +208,15 @@ def _written(value: Any) -> Any:
 # ---- methods ----
 
 
+class _OwnList(list[Any]):
+    """A list that is written in the template: nobody else's, and made anew in each rendering."""
+
+
 def _checked_arguments(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """The arguments of a call, once a text's or a number's method is known to make nothing too large."""
     owner = getattr(function, "__self__", None)
+    if isinstance(owner, _OwnList) and function.__name__ == "append":
+        limits.allow_element(owner)
     if not isinstance(function, BuiltinMethodType | MethodType) or not isinstance(owner, str | bytes | int):
         return args
     numbers = [limits.number(value) for value in (*args, *kwargs.values()) if isinstance(value, int)]

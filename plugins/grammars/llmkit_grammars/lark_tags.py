@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmkit_grammars.limits import whitespace
+
 Part = Mapping[str, Any]
 
 
@@ -30,8 +32,8 @@ class _Writer:
         match part:
             case {"type": "const_string", "value": str(value)}:
                 return _text(value)
-            case {"type": "json_schema", "json_schema": schema}:
-                return self._schema(schema)
+            case {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": int(most)}:
+                return self._schema(schema, most)
             case {"type": "sequence", "elements": [*elements]}:
                 return " ".join(self.part(element) for element in elements)
             case {"type": "or", "elements": [*elements]}:
@@ -44,8 +46,8 @@ class _Writer:
                 return self._triggered(trigger, tags, part)
         raise ValueError(f"llguidance has no form for {part.get('type')!r} in this structural tag")
 
-    def _schema(self, schema: Any) -> str:
-        options = {"x-guidance": dict(self._json_options)}
+    def _schema(self, schema: Any, most: int) -> str:
+        options = {"x-guidance": {**self._json_options, "whitespace_pattern": whitespace(most)}}
         held = {**schema, **options} if isinstance(schema, dict) else {"allOf": [schema], **options}
         return self._rule(f"%json {json.dumps(held)}")
 

@@ -13,10 +13,10 @@ from llmkit_grammars import json_schema, regexes, structural
 from llmkit_grammars.beyond_llguidance import beyond_llguidance
 from llmkit_grammars.choices import parse_choices
 from llmkit_grammars.lark_tags import lark_of
-from llmkit_grammars.limits import MAX_WHITESPACE
+from llmkit_grammars.limits import MAX_WHITESPACE, whitespace
 
 _JSON_OPTIONS: Any = {
-    "whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{0,{MAX_WHITESPACE}}}",
+    "whitespace_pattern": whitespace(MAX_WHITESPACE),
     # Without \uXXXX: a name spelt with it would be the same name to a reader and another one to the grammar.
     "json_allowed_escapes": 'nrbtf\\"',
 }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from llmkit.contracts import ReasoningFormat
+from llmkit.parsers.thinking import Tags
 from llmkit_reasoning_parsers.harmony import Harmony
 from llmkit_reasoning_parsers.plain import Plain
-from llmkit_reasoning_parsers.tags import Tags
 
 ALWAYS = Tags(thinks_first=True)
 """Models that always think; templates of some write ``<think>`` into the prompt."""

@@ -2,130 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
-from llmkit_tool_parsers.constraints import Layout
-from llmkit_tool_parsers.json_scanner import JsonScanner
-from llmkit_tool_parsers.reading import CallReader, Malformed, Reading
+from llmkit.parsers.constraints import Layout
+from llmkit.parsers.json_calls import JsonCallReader, JsonFormat
+from llmkit.parsers.reading import Malformed, Reading
 
 _NAME = re.compile(r"[\w.:/-]*")
-_NAMES = ("name", "tool_name")
-_ARGUMENTS = ("arguments", "parameters")
-_BARE_KEYS = ("name", *_ARGUMENTS, "type", "id")
-
-
-class JsonCallReader(CallReader):
-    """Objects with a name and arguments, in a list or one after the other, then perhaps a closer.
-
-    A bare object, which no marker tells from an answer in JSON, is a call if its name comes before
-    arguments and it has no key that calls have not; without arguments, only if the name is a tool's.
-    """
-
-    def __init__(self, form: JsonFormat, spec: ParserSpec) -> None:
-        self._form = form
-        self._names = frozenset(tool.name for tool in spec.tools)
-        super().__init__((*form.openers, *form.bare))
-
-    def read_calls(self, opener: str) -> Reading[None]:
-        bare = opener in self._form.bare
-        yield from self.skip_space()
-        if (yield from self.accept("[")):
-            yield from self._list(bare)
-        else:
-            yield from self._one_after_the_other(bare)
-        yield from self.skip_space()
-        if not self._form.closers or not (yield from self.accept(*self._form.closers)):
-            self.unread()
-
-    def _list(self, bare: bool) -> Reading[None]:
-        comma = ","
-        while comma:
-            yield from self.skip_space()
-            yield from self._call(bare)
-            yield from self.skip_space()
-            comma = yield from self.accept(",")
-        yield from self.expect("]")
-        self.syntax()
-
-    def _one_after_the_other(self, bare: bool) -> Reading[None]:
-        char = "{"
-        while char == "{":
-            yield from self._call(bare)
-            char = yield from self.skip_space()
-            if char and char in self._form.separators:
-                yield from self.expect(char)
-                if (yield from self.skip_space()) != "{":
-                    raise Malformed
-                char = "{"
-
-    def _call(self, bare: bool) -> Reading[None]:
-        yield from self.expect("{")
-        name, arguments, streamed = "", "", False
-        comma = ","
-        while comma:
-            key = yield from self._key(bare)
-            if key in _NAMES and not name:
-                name = yield from self._string()
-            elif key in _ARGUMENTS and not arguments and not streamed:
-                streamed = bool(name) and (yield from self._streamed(name))
-                if not streamed and bare:
-                    raise Malformed
-                arguments = "" if streamed else (yield from self._whole_arguments())
-            else:
-                yield from self.json_value()
-            yield from self.skip_space()
-            comma = yield from self.accept(",")
-        if not streamed:
-            if not name or (bare and name not in self._names):
-                raise Malformed
-            yield from self.expect("}")
-            self.opened(name)
-            self.arguments(arguments or "{}")
-        elif not (yield from self.accept("}", *self._form.closers)):
-            raise Malformed
-        self.closed()
-
-    def _key(self, bare: bool) -> Reading[str]:
-        """A key and its colon; of a bare object it is found out early that it is none of a call's."""
-        yield from self.skip_space()
-        if bare:
-            key = (yield from self.accept(*(f'"{known}"' for known in _BARE_KEYS))).strip('"')
-            if not key:
-                raise Malformed
-        else:
-            key = yield from self._string()
-        yield from self.skip_space()
-        yield from self.expect(":")
-        return key
-
-    def _string(self) -> Reading[str]:
-        if (yield from self.skip_space()) != '"':
-            raise Malformed
-        return _decoded((yield from self.json_value()))
-
-    def _streamed(self, name: str) -> Reading[bool]:
-        """The call of this name and its arguments as they come, if they are an object as they should be."""
-        if (yield from self.skip_space()) != "{":
-            return False
-        self.opened(name)
-        yield from self.json_value(as_arguments=True)
-        return True
-
-    def _whole_arguments(self) -> Reading[str]:
-        """Arguments whose name is still to come, or written as a string; empty for null."""
-        text = yield from self.json_value()
-        if text.startswith('"'):
-            text = _decoded(text).strip()
-        scanner = JsonScanner()
-        if text.startswith("{") and scanner.scan(text)[0] == len(text) and scanner.done:
-            return text
-        if text not in ("", "null"):
-            raise Malformed
-        return ""
 
 
 class MistralReader(JsonCallReader):
@@ -143,38 +27,6 @@ class MistralReader(JsonCallReader):
         if not (yield from self._streamed(name)):
             raise Malformed
         self.closed()
-
-
-@dataclass(frozen=True, slots=True)
-class JsonFormat:
-    """A family of models that writes calls as JSON."""
-
-    openers: tuple[str, ...]
-    """Markers that come before a call or before all; one that ends in a bracket begins the list itself."""
-    source: str
-    layout: Layout
-    """How calls are written exactly, where they are to be constrained."""
-    closers: tuple[str, ...] = ()
-    bare: tuple[str, ...] = ()
-    """Brackets that may begin calls without a marker."""
-    separators: str = ""
-    """Characters of which one may come between calls."""
-    special_tokens: tuple[str, ...] = ()
-    reader: type[JsonCallReader] = JsonCallReader
-
-    def parser(self, spec: ParserSpec) -> OutputParser:
-        return self.reader(self, spec)
-
-    def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
-        return self.layout.constraint(tools, required=required, parallel=parallel)
-
-
-def _decoded(text: str) -> str:
-    """A JSON string's value, which must be text."""
-    value: str = json.loads(text)
-    if any("\ud800" <= char <= "\udfff" for char in value):
-        raise Malformed
-    return value
 
 
 _TAGS = ("<tool_call>", "</tool_call>")

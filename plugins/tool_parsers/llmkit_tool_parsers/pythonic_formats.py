@@ -2,160 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool, ToolFormat
-from llmkit_tool_parsers.python_values import LiteralReader
-from llmkit_tool_parsers.scanning import SPACE, Head, Machine, Place, literal, may_begin
-from llmkit_tool_parsers.tags import Layout, Part, json_of, one_of, optional, sequence, tag, text_of
-
-_FUNCTION = r"([A-Za-z_][\w.-]{0,127})"
-_KEY = r"([^\W\d]\w{0,127})"
-_NEXT_KEY = Head(SPACE, ",", SPACE, _KEY, SPACE, "=")
-_END = Head(SPACE, ",?", SPACE, r"\)")
-
-
-@dataclass(frozen=True)
-class Pythonic:
-    """One format: what stands around its calls."""
-
-    source: str
-    openers: Sequence[str]
-    special_tokens: Sequence[str]
-    places: Sequence[Place]
-    layout: Layout
-
-    def parser(self, spec: ParserSpec) -> OutputParser:
-        return PythonicParser(self, spec.tools)
-
-    def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
-        return self.layout.constraint({tool.name: _body(tool) for tool in tools}, required, parallel)
-
-
-class PythonicParser(Machine):
-    """Values are written as JSON while they come."""
-
-    def __init__(self, form: Pythonic, tools: Sequence[Tool]) -> None:
-        super().__init__(form.openers, form.places)
-        self._names = {tool.name for tool in tools}
-        self._line_begins = True
-        self._value = LiteralReader()
-
-    def _accepts(self, head: re.Match[str]) -> bool:
-        """A bare list in the midst of prose is a call only of a tool that there is."""
-        if self._text[head.start()] != "[" or self._at_edge or head[1] in self._names:
-            return True
-        return not self._names and self._line_begins
-
-    def _content(self, text: str) -> None:
-        super()._content(text)
-        if text:
-            self._line_begins = text[-1] == "\n"
-
-    def _begin(self, head: re.Match[str]) -> bool:
-        self._open(head[1])
-        if head.re.groups == 1:
-            self._arguments("{}")
-            self._close()
-            return self._go(self._behind, head.end())
-        return self._argument("{", head[2], head.end())
-
-    def _argument(self, before: str, key: str, at: int) -> bool:
-        self._arguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
-        self._value = LiteralReader()
-        return self._go(self._in_value, at)
-
-    def _in_value(self) -> bool:
-        out: list[str] = []
-        self._at = self._value.read(self._text, self._at, out)
-        self._arguments("".join(out))
-        if self._value.failed:
-            self._content(self._value.held)
-            return self._go(self._prose, self._at)
-        return self._go(self._behind_value, self._at) if self._value.done else False
-
-    def _behind_value(self) -> bool:
-        if key := _NEXT_KEY.match(self._text, self._at):
-            return self._argument(", ", key[1], key.end())
-        if end := _END.match(self._text, self._at):
-            self._arguments("}")
-            self._close()
-            return self._go(self._behind, end.end())
-        if may_begin((_NEXT_KEY, _END), self._text, self._at):
-            return False
-        return self._go(self._prose, self._at)
-
-
-def _body(tool: Tool) -> Part:
-    """Arguments in the schema's order, the required ones first: those of the rest may be left out."""
-    properties = tool.parameters.get("properties", {})
-    needed = [key for key in properties if key in tool.parameters.get("required", [])]
-    rest = [key for key in properties if key not in needed]
-
-    def argument(key: str, before: str) -> Part:
-        return tag(f"{before}{key}=", json_of(properties[key], tool.parameters), "")
-
-    def then(keys: Sequence[str]) -> list[Part]:
-        return [optional(argument(key, ", ")) for key in keys]
-
-    if needed:
-        first = [argument(key, ", " if index else "") for index, key in enumerate(needed)]
-        return sequence([*first, *then(rest)])
-    ways = [sequence([argument(key, ""), *then(rest[index + 1 :])]) for index, key in enumerate(rest)]
-    return one_of([text_of(""), *ways])
-
-
-def _heads(*before: str | tuple[str, ...]) -> tuple[Head, Head]:
-    """Of a call without arguments and of one with some."""
-    call = (*before, _FUNCTION, r"\(", SPACE)
-    return Head(*call, r"\)"), Head(*call, _KEY, SPACE, "=")
-
-
-def _places(
-    *before: str | tuple[str, ...], again: str | tuple[str, ...], between: str = "", end: str
-) -> list[Place]:
-    return [
-        Place(
-            head,
-            again=_heads(SPACE, *again, SPACE) if again else _heads(SPACE),
-            between=(Head(SPACE, ",?", SPACE, literal(between)),) if between else (),
-            ends=(Head(SPACE, ",?", SPACE, literal(end)),),
-        )
-        for head in _heads(*before)
-    ]
-
-
-def _in_list(opener: str, closer: str, *, bare: bool, source: str) -> Pythonic:
-    """``[f(a=1), g()]`` within tokens of its own, or where the list stands alone."""
-    places = []
-    if opener:
-        places += _places(literal(opener), SPACE, r"\[", SPACE, again=",", between="]", end=closer)
-    if bare:
-        places += _places(r"\[", SPACE, again=",", end="]")
-    tokens = [token for token in (opener, closer) if token]
-    return Pythonic(
-        source=source,
-        openers=[*([opener] if opener else []), *(["["] if bare else [])],
-        special_tokens=tokens,
-        places=places,
-        layout=Layout("{name}(", ")", ", ", section=(opener + "[", "]" + closer)),
-    )
-
+from llmkit.contracts import ToolFormat
+from llmkit.parsers.pythonic import Pythonic, call_places, in_list
+from llmkit.parsers.scanning import SPACE, literal
+from llmkit.parsers.tags import Layout
 
 FORMATS: dict[str, ToolFormat] = {
-    "pythonic": _in_list(
+    "pythonic": in_list(
         "", "", bare=True, source="meta-llama/llama-models: models/llama3_2/text_prompt_format.md"
     ),
-    "llama4_pythonic": _in_list(
+    "llama4_pythonic": in_list(
         "<|python_start|>",
         "<|python_end|>",
         bare=True,
         source="meta-llama/llama-models: models/llama4/prompt_format.md",
     ),
-    "lfm2": _in_list(
+    "lfm2": in_list(
         "<|tool_call_start|>",
         "<|tool_call_end|>",
         bare=False,
@@ -165,7 +27,7 @@ FORMATS: dict[str, ToolFormat] = {
         source="vllm-project/vllm: vllm/tool_parsers/olmo3_tool_parser.py",
         openers=("<function_calls>",),
         special_tokens=(),
-        places=_places(literal("<function_calls>"), SPACE, again="", end="</function_calls>"),
+        places=call_places(literal("<function_calls>"), SPACE, again="", end="</function_calls>"),
         layout=Layout("{name}(", ")", "\n", section=("<function_calls>", "</function_calls>")),
     ),
 }

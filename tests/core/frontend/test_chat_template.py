@@ -257,6 +257,12 @@ def test_protected_arguments_are_refused(tokenizer: Tokenizer, name: str) -> Non
         + "{% endfor %}{% endfor %}{% endfor %}",
         "{{ ''.__class__.__mro__ }}",
         "{{ messages.append(1) }}",
+        "{{ messages.pop() }}",
+        "{{ messages[:].append(1) }}",
+        "{{ [messages][0].append(1) }}",
+        "{{ [1].extend([2]) }}",
+        "{{ [].pop() }}",
+        "{{ {}.update({1: 2}) }}",
         "{% set ns = namespace() %}{% set ns._x = 1 %}",
         "{{ 1 + 'a' }}",
         "{{ messages[0].content.nothing.more }}",
@@ -266,6 +272,16 @@ def test_a_template_cannot_run_grow_or_break_out(tokenizer: Tokenizer, template:
     with pytest.raises(RequestError) as caught:
         ChatTemplate(template, tokenizer).render([{"role": "user", "content": "x" * 400, "name": "y" * 400}])
     assert caught.value.status == 400
+
+
+def test_a_template_may_keep_a_queue_of_its_own(tokenizer: Tokenizer) -> None:
+    template = (
+        "{% set ns = namespace(ids=['c0']) %}{% for m in messages %}{% set _ = ns.ids.append(m.content) %}"
+        "{% endfor %}{{ ns.ids.pop(0) }} {{ ns.ids }} {{ ns.ids | tojson }} {{ ns.ids == ['hi'] }}"
+    )
+    chat = ChatTemplate(template, tokenizer)
+    for _ in range(2):  # what one rendering kept, the next has not
+        assert chat.render([{"role": "user", "content": "hi"}]) == "c0 ['hi'] [\"hi\"] True"
 
 
 DOUBLE = "{%% set ns = namespace(v=%s, w=%s) %%}{%% for i in range(40) %%}%s{%% endfor %%}%s"
@@ -293,6 +309,11 @@ BOMBS = [
     DOUBLE % ("'x'", "0", "{% set ns.v %}{{ ns.v }}{{ ns.v }}{% endset %}", ""),
     DOUBLE % ("[0]", "0", "{% set ns.v = ns.v + ns.v %}", ""),
     DOUBLE % ("3", "0", "{% set ns.v = ns.v * ns.v %}", ""),
+    "{% set x = [1] %}{% for a in x %}{% set _ = x.append(a) %}{% endfor %}",
+    *(
+        "{% set x = [] %}{% set _ = x.append(x) %}{{ x " + use + " }}"
+        for use in ("", "| tojson", "| join", "| string | length", "== [x]")
+    ),
     *(
         DOUBLE % ("[]", "[]", "{% set ns.v = [ns.v, ns.v] %}{% set ns.w = [ns.w, ns.w] %}", use)
         for use in (

@@ -99,7 +99,7 @@ def test_characters_across_tokens_come_out_whole():
     assert not any("\ufffd" in piece for piece in got)
 
 
-# huggingface/transformers#22710: the space at the start of a piece
+# Source: huggingface/transformers#22710 (B077): the space at the start of a piece
 def test_leading_spaces_survive_behind_a_prompt():
     tokenizer = metaspace()
     prompt_ids = tokenizer.encode("x")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from llmkit.contracts import GrammarSpec, StructuredOutput, Tool
+from llmkit.contracts import GrammarBackend, GrammarSpec, StructuredOutput, Tool
 from llmkit_grammars.llguidance_backend import LlguidanceBackend
+from llmkit_grammars.xgrammar_backend import XgrammarBackend
 from llmkit_tool_parsers.json_formats import FORMATS
 
 EOS = 256
@@ -27,9 +30,11 @@ def backend() -> LlguidanceBackend:
     return LlguidanceBackend(SPEC)
 
 
-def fits(backend: LlguidanceBackend, text: str, *, required: bool, parallel: bool) -> bool:
+def fits(
+    backend: GrammarBackend, text: str, *, required: bool, parallel: bool, tools: Sequence[Tool] = TOOLS
+) -> bool:
     """Whether ``text`` may be a whole answer."""
-    wanted = FORMATS["hermes"].constraint(TOOLS, required=required, parallel=parallel)
+    wanted = FORMATS["hermes"].constraint(tools, required=required, parallel=parallel)
     matcher = backend.load(backend.compile(wanted)).matcher()
     if not all(matcher.accept(byte) for byte in text.encode()):
         return False
@@ -63,3 +68,23 @@ def test_a_part_that_has_no_form_here_is_named(backend: LlguidanceBackend) -> No
     tag = '{"type": "structural_tag", "format": {"type": "any_text"}}'
     with pytest.raises(ValueError, match="no form for 'any_text'"):
         backend.compile(StructuredOutput("structural_tag", tag))
+
+
+@pytest.mark.parametrize("make", [LlguidanceBackend, XgrammarBackend])
+@pytest.mark.parametrize(
+    ("arguments", "may"),
+    [
+        ('{"a": 1}', True),
+        ('{"a":1}', True),
+        ('{"a":\n1 }', True),
+        ('{"a":  1}', False),
+        ('{"a": 1\n }', False),
+        ('{\n\n"a": 1}', False),
+    ],
+)
+def test_arguments_have_one_blank_in_a_row_at_most(
+    make: type[LlguidanceBackend | XgrammarBackend], arguments: str, may: bool
+) -> None:
+    tools = [Tool("w", parameters={"properties": {"a": {"type": "integer"}}, "required": ["a"]})]
+    text = CALL.replace('{"a": "xyz"}', arguments)
+    assert fits(make(SPEC), text, required=True, parallel=False, tools=tools) == may

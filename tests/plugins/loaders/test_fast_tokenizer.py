@@ -196,7 +196,7 @@ def test_a_bad_gguf_tokenizer_is_refused(
     assert "m.gguf" in str(caught.value)
 
 
-# huggingface/transformers#22710
+# Source: huggingface/transformers#22710 (B077)
 def test_spaces_of_sentencepiece_tokens_are_exact(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     writer = gguf.GGUFWriter(path, "llama")

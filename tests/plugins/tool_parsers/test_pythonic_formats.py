@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmkit.contracts import Tool
+from llmkit.parsers.python_values import LiteralReader, as_json
 from llmkit.testing.components import create
 from llmkit.testing.tool_parsers import VALUES, Calls, Golden, parse
-from llmkit_tool_parsers.python_values import LiteralReader, as_json
 from tests.plugins.tool_parsers.common import FormatContract
 
 KEYS = st.from_regex(r"[a-z][A-Za-z0-9_]{0,20}", fullmatch=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmkit.contracts import StructuredOutput, Tool
-from llmkit_tool_parsers.tags import Part, json_of, regex, sequence, structural, tag, text_of
+from llmkit.parsers.tags import Part, json_of, regex, sequence, structural, tag, text_of
 
 
 @dataclass(frozen=True, slots=True)

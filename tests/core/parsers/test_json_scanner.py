@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmkit.parsers.json_scanner import JsonScanner
 from llmkit.testing.tool_parsers import VALUES, cut
-from llmkit_tool_parsers.json_scanner import JsonScanner
 
 PLACES = st.lists(st.integers(0, 400), max_size=6)
 

@@ -15,7 +15,7 @@ from llmkit.contracts import (
     ToolCallOpened,
     held_back,
 )
-from llmkit_tool_parsers.json_scanner import JsonScanner
+from llmkit.parsers.json_scanner import JsonScanner
 
 _SPACE = re.compile(r"\s*")
 

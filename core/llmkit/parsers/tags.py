@@ -12,6 +12,8 @@ from llmkit.contracts import StructuredOutput
 Part = dict[str, Any]
 
 _DEFINITIONS = ("$defs", "definitions")
+_MAX_WHITESPACE = 1
+"""In a row between two JSON tokens: what templates write; with more of it a small model fills its answer."""
 
 
 @dataclass(frozen=True)
@@ -103,4 +105,4 @@ def json_of(schema: Any, root: Mapping[str, Any] | None = None) -> Part:
     inner = schema
     if root is not None and isinstance(schema, dict):
         inner = {**schema, **{word: root[word] for word in _DEFINITIONS if word in root}}
-    return {"type": "json_schema", "json_schema": inner}
+    return {"type": "json_schema", "json_schema": inner, "max_whitespace_cnt": _MAX_WHITESPACE}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmkit.contracts import Tool
-from llmkit_tool_parsers.python_values import as_json, json_inside
+from llmkit.parsers.python_values import as_json, json_inside
 
 Kinds = frozenset[str]
 
