@@ -57,7 +57,7 @@ class Markup:
         begin, end = self.key_begin.replace("{key}", key), self.value_ends[0] + self.after_value
         choices = []
         if "string" in kinds:
-            content = _plain(key, schema, tool, self.value_ends)
+            content = plain(key, schema, tool, self.value_ends)
             choices.append(tag(begin.replace("{is_string}", "true"), content, end))
         if kinds & OTHERS and kinds != ANY:
             others = json_of(without_strings(schema), tool.parameters)
@@ -65,8 +65,8 @@ class Markup:
         return one_of(choices)
 
 
-def _plain(key: str, schema: Any, tool: Tool, ends: Sequence[str]) -> Part:
-    """A string as it is, not as JSON."""
+def plain(key: str, schema: Any, tool: Tool, ends: Sequence[str]) -> Part:
+    """A string as it is, not as JSON, up to one of ``ends``."""
     if not isinstance(schema, dict):
         return any_text(ends)
     options = schema.get("enum", [schema["const"]] if "const" in schema else [])

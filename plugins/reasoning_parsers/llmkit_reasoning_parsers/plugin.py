@@ -46,6 +46,17 @@ OFFERED = (
     Offered("identity"),
 )
 
+OTHER_NAMES = {
+    "cohere_command3": "cohere",
+    "deepseek_v4": "deepseek_v3",
+    "gemma4": "gemma",
+    "glm47": "glm45",
+    "mimo": "qwen3",
+    "openai_gptoss": "gptoss",
+    "step3p5": "step3",
+}
+"""vLLM's names of formats that have another one here; ``auto`` takes none of them."""
+
 
 @hookimpl
 def register_reasoning_parsers(register: RegisterReasoningParser) -> None:
@@ -56,6 +67,8 @@ def register_reasoning_parsers(register: RegisterReasoningParser) -> None:
             recognizes=partial(recognizes, offered),
             priority=offered.priority,
         )
+    for name, same in OTHER_NAMES.items():
+        register(name, partial(make, same), recognizes=lambda hints: None)
 
 
 def make(name: str, options: Any) -> ReasoningFormat:

@@ -138,4 +138,3 @@ FORMATS: dict[str, ToolFormat] = {
     ),
     "harmony": _harmony(),
 }
-FORMATS["openai"] = FORMATS["harmony"]

@@ -91,7 +91,7 @@ FORMATS = {
         closers=("</tool_calls>",),
         special_tokens=("<tool_calls>", "</tool_calls>"),
         layout=Layout(before="<tool_calls>[\n    ", between=",\n    ", after="\n]</tool_calls>", listed=True),
-        source="",
+        source="vllm-project/vllm: vllm/tool_parsers/jamba_tool_parser.py",
     ),
     "hunyuan_a13b": JsonFormat(
         openers=("<tool_calls>",),
@@ -132,7 +132,17 @@ FORMATS = {
         layout=Layout(before="<tool_calls>\n", between="\n", after="\n</tool_calls>", listed=True),
         source="MiniMaxAI/MiniMax-M1-80k: docs/function_call_guide.md",
     ),
-    "ernie45": replace(_HERMES, source=""),
+    "ernie45": replace(
+        _HERMES,
+        source="PaddlePaddle/FastDeploy: fastdeploy/entrypoints/openai/tool_parsers/ernie_x1_tool_parser.py",
+    ),
+    "longcat": JsonFormat(
+        openers=("<longcat_tool_call>",),
+        closers=("</longcat_tool_call>",),
+        special_tokens=("<longcat_tool_call>", "</longcat_tool_call>"),
+        layout=Layout(before="<longcat_tool_call>\n", between="\n", after="\n</longcat_tool_call>"),
+        source="vllm-project/vllm: vllm/tool_parsers/longcat_tool_parser.py",
+    ),
     "gigachat3": JsonFormat(
         openers=(
             "<|function_call|>",

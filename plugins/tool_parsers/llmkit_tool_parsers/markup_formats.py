@@ -149,6 +149,6 @@ FORMATS: dict[str, ToolFormat] = {
     ),
     "glm45": _glm("\n", source=_TEMPLATES + "GLM-4.6.jinja"),
     "glm47": _glm("", source=_TEMPLATES + "GLM-4.7-Flash.jinja"),
+    "longcat_xml": _glm("\n", "ml-explore/mlx-lm: mlx_lm/tool_parsers/longcat.py", "longcat_"),
     "step3": _step("sgl-project/sglang: python/sglang/srt/function_call/step3_detector.py"),
 }
-FORMATS["qwen3_xml"] = FORMATS["qwen3_coder"]

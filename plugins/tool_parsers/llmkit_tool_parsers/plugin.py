@@ -61,10 +61,11 @@ OFFERED = (
     Offered("hunyuan_a13b", "json_formats", marks=("<tool_calls>",), model_types=("hunyuan_v1_moe",)),
     Offered("minimax_m1", "json_formats", marks=("<tool_calls>",), model_types=("minimax_m1",)),
     Offered("ernie45", "json_formats", marks=("<tool_call>",), model_types=("ernie4_5", "ernie4_5_moe")),
+    Offered("longcat", "json_formats", marks=("<longcat_tool_call>",), lacks=("<longcat_arg_key>",)),
+    Offered("longcat_xml", "markup_formats", marks=("<longcat_tool_call>", "<longcat_arg_key>")),
     Offered("gigachat3", "json_formats", marks=("<|role_sep|>", "function call")),
     Offered("cohere_command", "json_formats", marks=("<|START_ACTION|>", "tool_name")),
     Offered("qwen3_coder", "markup_formats", marks=("<tool_call>", "<function=", "<parameter="), priority=1),
-    Offered("qwen3_xml", "markup_formats"),
     Offered(
         "seed_oss", "markup_formats", marks=("<seed:tool_call>", "<function=", "<parameter="), priority=1
     ),
@@ -83,13 +84,26 @@ OFFERED = (
     Offered("llama4_pythonic", "pythonic_formats", marks=("<|python_start|>",), model_types=("llama4",)),
     Offered("lfm2", "pythonic_formats", model_types=("lfm2", "lfm2_moe", "lfm2_vl")),
     Offered("olmo3", "pythonic_formats", marks=("<function_calls>",), model_types=("olmo3",)),
+    Offered("functiongemma", "quoted_formats", marks=("<start_function_call>", "<escape>")),
+    Offered("gemma4", "quoted_formats", marks=("<|tool_call>call:", '<|"|>')),
     Offered("deepseek_v3", "delimited_formats", marks=("<｜tool▁calls▁begin｜>", "```json"), priority=1),
     Offered("deepseek_v31", "delimited_formats", marks=("<｜tool▁calls▁begin｜>",), lacks=("```json",)),
     Offered("kimi_k2", "delimited_formats", marks=("<|tool_calls_section_begin|>",)),
     Offered("harmony", "delimited_formats", marks=("<|channel|>", "<|message|>", "functions")),
-    Offered("openai", "delimited_formats"),
     Offered("step3", "markup_formats", marks=("<｜tool_calls_begin｜>", "<steptml:invoke"), priority=2),
 )
+
+OTHER_NAMES = {
+    "cohere_command3": "cohere_command",
+    "granite-20b-fc": "granite_20b_fc",
+    "internlm": "internlm2",
+    "mimo": "qwen3_coder",
+    "minimax": "minimax_m1",
+    "openai": "harmony",
+    "qwen3_xml": "qwen3_coder",
+    "step3p5": "qwen3_coder",
+}
+"""vLLM's names of formats that have another one here; ``auto`` takes none of them."""
 
 
 @hookimpl
@@ -101,6 +115,9 @@ def register_tool_parsers(register: RegisterToolParser) -> None:
             recognizes=partial(recognizes, offered),
             priority=offered.priority,
         )
+    by_name = {offered.name: offered for offered in OFFERED}
+    for name, same in OTHER_NAMES.items():
+        register(name, partial(make, by_name[same]), recognizes=lambda hints: None)
 
 
 def make(offered: Offered, options: Any) -> ToolFormat:

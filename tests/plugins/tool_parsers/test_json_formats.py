@@ -312,6 +312,13 @@ class TestErnie45(JsonContract):
         return "\n".join(f"<tool_call>\n{obj(*call)}\n</tool_call>" for call in calls)
 
 
+class TestLongcat(JsonContract):
+    name = "longcat"
+
+    def write(self, calls: Calls) -> str:
+        return "\n".join(f"<longcat_tool_call>\n{obj(*call)}\n</longcat_tool_call>" for call in calls)
+
+
 class TestGigachat3(JsonContract):
     name = "gigachat3"
     own_goldens = [

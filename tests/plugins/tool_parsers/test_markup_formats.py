@@ -179,17 +179,18 @@ class TestDeepseekV4(TestDeepseekV32):
 
 class TestGlm45(FormatContract):
     name = "glm45"
-    line = "\n"
+    line, prefix = "\n", ""
 
     def write(self, calls: Calls) -> str:
-        line = self.line
+        line, prefix = self.line, self.prefix
         return line.join(
-            f"<tool_call>{name}{line}"
+            f"<{prefix}tool_call>{name}{line}"
             + "".join(
-                f"<arg_key>{key}</arg_key>{line}<arg_value>{plain(value)}</arg_value>{line}"
+                f"<{prefix}arg_key>{key}</{prefix}arg_key>{line}"
+                f"<{prefix}arg_value>{plain(value)}</{prefix}arg_value>{line}"
                 for key, value in arguments.items()
             )
-            + "</tool_call>"
+            + f"</{prefix}tool_call>"
             for name, arguments in calls
         )
 
@@ -197,6 +198,11 @@ class TestGlm45(FormatContract):
 class TestGlm47(TestGlm45):
     name = "glm47"
     line = ""
+
+
+class TestLongcatXml(TestGlm45):
+    name = "longcat_xml"
+    prefix = "longcat_"
 
 
 class TestStep3(FormatContract):

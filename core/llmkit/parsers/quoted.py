@@ -1,0 +1,218 @@
+"""Formats that write ``name{key:value}`` with texts between quotes that are tokens: nothing escapes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool, held_back
+from llmkit.parsers.markup import plain
+from llmkit.parsers.reading import CallReader, Malformed, Reading
+from llmkit.parsers.schemas import (
+    ANY,
+    OTHERS,
+    STRING,
+    Kinds,
+    Signature,
+    ValueWriter,
+    kinds_of,
+    literal_of,
+    without_strings,
+)
+from llmkit.parsers.tags import Layout, Part, json_of, one_of, optional, sequence, tag, text_of
+
+MAX_DEPTH = 64
+"""Of brackets within arguments; what nests deeper is no call."""
+_NAME = re.compile(r"[\w.:/-]*")
+_KEY = re.compile(r"[^\s:,{}\[\]<>\"]*")
+_BARE = re.compile(r"[^,{}\[\]<]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """One format: its markers."""
+
+    opener: str
+    """Up to a call's name."""
+    closer: str
+    quote: str
+    """On both sides of a text."""
+    special_tokens: Sequence[str]
+    source: str
+
+    @property
+    def openers(self) -> Sequence[str]:
+        return (self.opener,)
+
+    def parser(self, spec: ParserSpec) -> OutputParser:
+        return QuotedReader(self, spec.tools)
+
+    def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
+        layout = Layout(self.opener + "{name}{", "}" + self.closer)
+        return layout.constraint({tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}, required, parallel)
+
+
+class QuotedReader(CallReader):
+    """Texts go out as they come, other values once they are whole, typed by the tool's schema."""
+
+    def __init__(self, form: Quoted, tools: Sequence[Tool]) -> None:
+        self._form = form
+        self._tools = tools
+        super().__init__(form.openers)
+
+    def read_calls(self, opener: str) -> Reading[None]:
+        name = yield from self.run(_NAME)
+        yield from self.skip_space()
+        if not name or not (yield from self.accept("{")):
+            raise Malformed
+        self.opened(name)
+        yield from self._object(Signature(self._tools, name).kinds, 1)
+        self.closed()
+        yield from self.skip_space()
+        if not (yield from self.accept(self._form.closer)):
+            self.unread()
+
+    def _object(self, kinds: Callable[[str], Kinds], depth: int) -> Reading[None]:
+        """What follows the brace that opens it."""
+        self.arguments("{")
+        yield from self._skip()
+        comma = "" if (yield from self.accept("}")) else ","
+        while comma:
+            key = yield from self._key()
+            self.arguments(json.dumps(key, ensure_ascii=False) + ": ")
+            yield from self._value(kinds(key), depth)
+            comma = yield from self._comma("}")
+        self.arguments("}")
+
+    def _list(self, depth: int) -> Reading[None]:
+        self.arguments("[")
+        yield from self._skip()
+        comma = "" if (yield from self.accept("]")) else ","
+        while comma:
+            yield from self._value(ANY, depth)
+            comma = yield from self._comma("]")
+        self.arguments("]")
+
+    def _key(self) -> Reading[str]:
+        pieces: list[str] = []
+        if (yield from self.accept(self._form.quote)):
+            yield from self._quoted(pieces.append)
+        else:
+            pieces.append((yield from self.run(_KEY)))
+        yield from self._skip()
+        yield from self.expect(":")
+        return "".join(pieces)
+
+    def _value(self, kinds: Kinds, depth: int) -> Reading[None]:
+        yield from self._skip()
+        if depth > MAX_DEPTH:
+            raise Malformed
+        opener = yield from self.accept(self._form.quote, "{", "[")
+        if opener == "{":
+            yield from self._object(lambda _: ANY, depth + 1)
+        elif opener == "[":
+            yield from self._list(depth + 1)
+        elif opener:
+            writer = ValueWriter(STRING if "string" in kinds else kinds)
+            yield from self._quoted(lambda text: self.arguments(writer.feed(text)))
+            self.arguments(writer.finish())
+        else:
+            bare = (yield from self.run(_BARE)).strip()
+            yield from self._skip()
+            if not bare:
+                raise Malformed
+            self.arguments(literal_of(bare, kinds & OTHERS) or json.dumps(bare, ensure_ascii=False))
+
+    def _comma(self, closer: str) -> Reading[str]:
+        """Whether another one follows, else what closes them all."""
+        yield from self._skip()
+        if (yield from self.accept(closer)):
+            return ""
+        yield from self.expect(",")
+        self.arguments(", ")
+        yield from self._skip()
+        return ","
+
+    def _quoted(self, take: Callable[[str], None]) -> Reading[None]:
+        """What stands before the closing quote, as it comes."""
+        quote = self._form.quote
+        while True:
+            end = self._text.find(quote, self._at)
+            if end < 0:
+                tail = max(self._at, len(self._text) - len(quote))
+                certain = len(self._text) - held_back(self._text[tail:], [quote])
+            else:
+                certain = end
+            if certain > self._at:
+                take(self._take(certain - self._at))
+            if end >= 0:
+                self._take(len(quote))
+                return
+            if self._ended:
+                self._give_up()
+            yield
+
+    def _skip(self) -> Reading[None]:
+        if not (yield from self.skip_space()):
+            self._give_up()
+
+    def _give_up(self) -> NoReturn:
+        """The end within a call: what is left of it stands for no value yet."""
+        self._take(len(self._text) - self._at)
+        self.syntax()
+        raise Malformed
+
+
+# ---- what the model may be made to write ----
+
+
+def _members(quote: str, schema: Mapping[str, Any], tool: Tool) -> Part:
+    """An object's inside in the schema's order, the required ones first; the rest may be left out."""
+    properties = schema.get("properties", {})
+    needed = [key for key in properties if key in schema.get("required", [])]
+    rest = [key for key in properties if key not in needed]
+
+    def member(key: str, before: str) -> Part:
+        return tag(f"{before}{key}:", _any_of(quote, key, properties[key], tool), "")
+
+    if needed:
+        first = [member(key, "," if index else "") for index, key in enumerate(needed)]
+        return sequence([*first, *(optional(member(key, ",")) for key in rest)])
+    ways = [
+        sequence([member(key, ""), *(optional(member(later, ",")) for later in rest[index + 1 :])])
+        for index, key in enumerate(rest)
+    ]
+    return one_of([text_of(""), *ways])
+
+
+def _any_of(quote: str, key: str, schema: Any, tool: Tool) -> Part:
+    kinds = kinds_of(schema, tool.parameters)
+    choices = []
+    if "string" in kinds:
+        choices.append(tag(quote, plain(key, schema, tool, [quote]), quote))
+    if "object" in kinds and isinstance(schema, dict) and "properties" in schema:
+        choices.append(tag("{", _members(quote, schema, tool), "}"))
+        kinds -= {"object"}
+    if "array" in kinds and isinstance(schema, dict) and "items" in schema:
+        item = _any_of(quote, key, schema["items"], tool)
+        more = {"type": "star", "content": tag(",", item, "")}
+        choices.append(tag("[", optional(sequence([item, more])), "]"))
+        kinds -= {"array"}
+    if kinds != ANY and kinds & {"object", "array"}:
+        raise ValueError(
+            f"tool {tool.name!r} has an object or array without its own schema at parameter {key!r}: this "
+            "format can be held to those that say 'properties' or 'items'"
+        )
+    if kinds & OTHERS and kinds != ANY:
+        choices.append(json_of(_scalars(without_strings(schema), kinds & OTHERS), tool.parameters))
+    return one_of(choices)
+
+
+def _scalars(schema: Any, kinds: Kinds) -> Any:
+    """The same schema for these kinds alone."""
+    if isinstance(schema, dict) and isinstance(schema.get("type"), list):
+        return {**schema, "type": [name for name in schema["type"] if name in kinds]}
+    return schema
