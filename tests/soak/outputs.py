@@ -42,8 +42,8 @@ class Output:
 def outputs(count: int, seed: int = 0) -> list[Output]:
     """So many, the same each time: every kind in every format in turn, every other one behind reasoning."""
     source = random.Random(seed)
-    formats = list(_suites("tool_parser", "tool_parsers", ToolParserContract).items())
-    thinkers = list(_suites("reasoning_parser", "reasoning_parsers", ReasoningParserContract).items())
+    formats = list(suites("tool_parser", "tool_parsers", ToolParserContract).items())
+    thinkers = list(suites("reasoning_parser", "reasoning_parsers", ReasoningParserContract).items())
     made = []
     for number in range(count):
         tool, suite = formats[number % len(formats)]
@@ -166,13 +166,16 @@ def _slice(text: str, source: random.Random, most: int) -> str:
 # ---- the formats ----
 
 
-def _suites(kind: str, folder: str, contract: type) -> dict[str, Any]:
+def suites(kind: str, folder: str, contract: type) -> dict[str, Any]:
     """The compliance suite of every format that is registered, by the format's name."""
     found = {suite.name: suite() for suite in _classes(folder) if issubclass(suite, contract)}
-    names = load_plugins(PluginConfig()).registry.names(kind)
-    if missing := set(names) - set(found):
+    registry = load_plugins(PluginConfig()).registry
+    formats = {name: registry.create(kind, name) for name in registry.names(kind)}
+    tested = [formats[name] for name in found if name in formats]
+    missing = [name for name, made in formats.items() if not any(made is other for other in tested)]
+    if missing:  # by any of a format's names
         raise AssertionError(f"no suite in {SUITES / folder} for {kind} {sorted(missing)}")
-    return {name: found[name] for name in sorted(names)}
+    return {name: found[name] for name in sorted(formats) if name in found}
 
 
 def _classes(folder: str) -> Iterator[type]:

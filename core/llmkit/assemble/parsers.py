@@ -26,6 +26,8 @@ def open_formats(
     reasoning: ReasoningFormat | None = _create(components, reasoning_choice)
     if tool is not None and not tool.source:
         tool_choice = _unverified(tool_choice)
+    if reasoning is not None and not reasoning.source:
+        reasoning_choice = _unverified(reasoning_choice)
     formats = Formats(
         tokenizer,
         tool,

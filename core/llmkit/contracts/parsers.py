@@ -56,6 +56,10 @@ class ReasoningFormat(Protocol):
     def end(self) -> str:
         """What ends reasoning: written for the model where its budget is used up."""
 
+    @property
+    def source(self) -> str:
+        """Where the format is documented, as ``ToolFormat.source``."""
+
     def parser(self, spec: ParserSpec) -> OutputParser:
         """Gives ``Reasoning`` and ``Content``; the prompt's tail says in which it starts."""
 

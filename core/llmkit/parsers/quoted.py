@@ -52,7 +52,9 @@ class Quoted:
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         layout = Layout(self.opener + "{name}{", "}" + self.closer)
-        return layout.constraint({tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}, required, parallel)
+        return layout.constraint(
+            {tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}, required, parallel
+        )
 
 
 class QuotedReader(CallReader):

@@ -31,6 +31,7 @@ class Tags:
     wrappers: tuple[tuple[str, str], ...] = ()
     """Pairs of which one may stand around the answer."""
     special_tokens: Sequence[str] = ()
+    source: str = ""
 
     @property
     def start(self) -> str:

@@ -29,6 +29,7 @@ class Harmony:
     special_tokens: Sequence[str] = MARKERS
     start: str = f"{CHANNEL}analysis{MESSAGE}"
     end: str = f"{END}{START}assistant{CHANNEL}final{MESSAGE}"
+    source: str = "openai/harmony: docs/format.md"
 
     def parser(self, spec: ParserSpec) -> OutputParser:
         return HarmonyParser(spec.prompt_tail)

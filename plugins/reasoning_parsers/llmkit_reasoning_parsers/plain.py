@@ -13,6 +13,7 @@ class Plain:
     special_tokens: Sequence[str] = ()
     start: str = ""
     end: str = ""
+    source: str = "llmkit: a format without marks"
 
     def parser(self, spec: ParserSpec) -> OutputParser:
         return PlainParser()

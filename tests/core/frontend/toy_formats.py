@@ -28,6 +28,7 @@ class Thoughts:
     special_tokens: Sequence[str] = ()
     start = "(("
     end = "))"
+    source = "a toy"
 
     def parser(self, spec: ParserSpec) -> OutputParser:
         return _Thinking(spec)
