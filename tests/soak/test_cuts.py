@@ -8,9 +8,11 @@ from typing import Any
 from llmkit.config import PluginConfig
 from llmkit.contracts import Content, Delta, FinishReason, ParserSpec
 from llmkit.plugins import load_plugins
+from llmkit.testing.reasoning_parsers import ReasoningParserContract
+from llmkit.testing.tool_parsers import ToolParserContract
 from llmkit.types import Tool
 from tests.soak.cuts import CORPUS, run
-from tests.soak.outputs import Output, outputs
+from tests.soak.outputs import Output, outputs, suites
 
 
 def test_no_cut_changes_what_comes_of_an_output() -> None:
@@ -19,9 +21,9 @@ def test_no_cut_changes_what_comes_of_an_output() -> None:
     print(report)
     assert not report.differences, report.differences[0]
     assert report.cuts == 2000
-    assert report.formats == {f"tool {name}" for name in registry.names("tool_parser")} | {
-        f"reasoning {name}" for name in registry.names("reasoning_parser")
-    }
+    calls = suites("tool_parser", "tool_parsers", ToolParserContract)
+    thinking = suites("reasoning_parser", "reasoning_parsers", ReasoningParserContract)
+    assert report.formats == {f"tool {name}" for name in calls} | {f"reasoning {name}" for name in thinking}
 
 
 def test_the_outputs_are_the_same_each_time() -> None:
