@@ -167,7 +167,8 @@ class ChatRenderer(Protocol):
         template_args: Mapping[str, Any] | None = None,
     ) -> str:
         """What of ``prompt``, as :meth:`render` gave it for these arguments, the answer continues: all behind
-        the messages, or from the last one on where that is continued. Nothing of earlier messages is in it.
+        the last message's text, or behind that of the message before it where the last one is continued.
+        Nothing of a client's text is in it but what is continued; empty where it cannot be told.
         """
 
 

@@ -18,7 +18,8 @@ class ParserSpec:
     tools: Sequence[Tool] = ()
     """Those that may be called; a call of another name is a call too: the client decides."""
     prompt_tail: str = ""
-    """The end of the rendered prompt, at least its last turn's opening: what the output continues."""
+    """The end of the rendered prompt, what the output continues: all that the template wrote behind the last
+    message's text, and the text of a message that is continued. Empty where it cannot be told."""
     template_args: Mapping[str, Any] = field(default_factory=dict)
     """As the chat template got them, such as ``enable_thinking``."""
     openers: Sequence[str] = ()
@@ -104,7 +105,7 @@ class Parsing:
     reasoning: bool = True
     """False leaves reasoning in the content, as the model wrote it."""
     prompt_tail: str = ""
-    """What of the rendered prompt follows its messages, or its last one where that is continued."""
+    """As ``ParserSpec`` has it."""
     template_args: Mapping[str, Any] = field(default_factory=dict)
     """As the chat template got them."""
 

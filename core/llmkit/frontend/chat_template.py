@@ -23,8 +23,6 @@ from llmkit.text import listing
 
 MAX_TEMPLATE_CHARS = 1 << 20
 MAX_PROMPT_CHARS = 1 << 24
-OPENING_CHARS = 256
-"""Of a prompt's end, where it cannot be told what the answer continues."""
 
 ContentFormat = Literal["string", "parts", "either"]
 """What a template takes as a message's ``content``: text, a list of parts, or it looks which."""
@@ -48,6 +46,7 @@ MAX_DEPTH = 64
 """Of what a message or an argument nests."""
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+_END_MARK = "END_OF_LAST_MESSAGE_TAG"
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
@@ -93,26 +92,15 @@ class ChatTemplate:
         ``continue_final_message`` leaves the last message open and needs ``add_generation_prompt=False``.
         :raises RequestError: in the template's own words, or a protected argument was given.
         """
-        arguments = dict(template_args or {})
-        self._refuse_protected(arguments)
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 "continue_final_message and add_generation_prompt exclude each other: one leaves the last "
                 "message open, the other begins a new one",
                 param="continue_final_message",
             )
-        chat = [self._prepared(message, f"messages[{i}]") for i, message in enumerate(messages)]
-        self._call_form.apply(chat)
-        final = self._mark_final(chat) if continue_final_message else ""
-        variables = {
-            **self._tokenizer.special_tokens,
-            "documents": None,
-            **_plain(arguments, "chat_template_kwargs"),
-            "messages": chat,
-            "tools": None if tools is None else _plain(tools, "tools"),
-            "add_generation_prompt": add_generation_prompt,
-        }
-        text = self._run(variables)
+        chat = self._chat(messages)
+        final = _mark_final(chat) if continue_final_message else ""
+        text = self._run(chat, tools, add_generation_prompt, template_args)
         check_text("messages", text)
         return _cut_at_mark(text, final) if continue_final_message else text
 
@@ -131,17 +119,23 @@ class ChatTemplate:
     ) -> str:
         """What of ``prompt`` the answer continues, as ``contracts.ChatRenderer.opening``.
 
-        Told by rendering what comes before it, so that no marker in a client's own text can be mistaken for
-        one that the template wrote.
+        Told by rendering once more with a mark at the end of the last message, so that no marker in a
+        client's own text can be mistaken for one that the template wrote.
         """
-        earlier = messages[:-1] if continue_final_message else messages
+        chat = self._chat(messages)
+        final = _mark_final(chat) if continue_final_message else ""
+        earlier = chat[:-1] if continue_final_message else chat
+        if not earlier:
+            return final if prompt.endswith(final) else ""
+        if earlier[-1].get("tool_calls") or _append(earlier[-1], _END_MARK) is None:
+            return ""  # it does not end with a text
         try:
-            before = self.render(
-                earlier, tools=tools, add_generation_prompt=False, template_args=template_args
-            )
-        except RequestError:  # a template that takes no such beginning of a conversation
-            return prompt[-OPENING_CHARS:]
-        return prompt[_common_prefix(prompt, before) :]
+            text = self._run(chat, tools, not continue_final_message, template_args)
+            marked = _cut_at_mark(text, final) if continue_final_message else text
+        except RequestError:  # a template that looks at what messages end with
+            return ""
+        _, found, behind = marked.rpartition(_END_MARK)
+        return behind if found and prompt.endswith(behind) else ""
 
     def _refuse_protected(self, arguments: Mapping[str, Any]) -> None:
         taken = sorted(self._protected & arguments.keys())
@@ -175,23 +169,29 @@ class ChatTemplate:
             fresh = {"thinking": reasoning, **fresh, "reasoning_content": reasoning}
         return fresh
 
-    def _mark_final(self, chat: list[dict[str, Any]]) -> str:
-        """Append the mark to the last message's text; gives the text without it."""
-        if not chat:
-            raise RequestError("continue_final_message needs a message to continue", param="messages")
-        where = f"messages[{len(chat) - 1}].content"
-        content = chat[-1].get("content")
-        if isinstance(content, str):
-            chat[-1]["content"] = content + _CONTINUE_MARK
-            return content
-        for part in reversed(content if isinstance(content, list) else []):
-            if isinstance(part.get("text"), str):
-                text: str = part["text"]
-                part["text"] = text + _CONTINUE_MARK
-                return text
-        raise RequestError("continue_final_message: the last message has no text to continue", param=where)
+    def _chat(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Fresh copies in the shape this template understands."""
+        chat = [self._prepared(message, f"messages[{i}]") for i, message in enumerate(messages)]
+        self._call_form.apply(chat)
+        return chat
 
-    def _run(self, variables: Mapping[str, Any]) -> str:
+    def _run(
+        self,
+        chat: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        template_args: Mapping[str, Any] | None,
+    ) -> str:
+        arguments = dict(template_args or {})
+        self._refuse_protected(arguments)
+        variables = {
+            **self._tokenizer.special_tokens,
+            "documents": None,
+            **_plain(arguments, "chat_template_kwargs"),
+            "messages": chat,
+            "tools": None if tools is None else _plain(tools, "tools"),
+            "add_generation_prompt": add_generation_prompt,
+        }
         pieces: list[str] = []
         size = 0
         try:
@@ -255,16 +255,31 @@ def _part_text(part: dict[str, Any]) -> str:
     return text
 
 
-def _common_prefix(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    least, most = 0, min(len(one), len(other))
-    while least < most:
-        middle = (least + most + 1) // 2
-        if one.startswith(other[least:middle], least):
-            least = middle
-        else:
-            most = middle - 1
-    return least
+def _mark_final(chat: list[dict[str, Any]]) -> str:
+    """Mark the end of the last message's text; gives the text without the mark."""
+    if not chat:
+        raise RequestError("continue_final_message needs a message to continue", param="messages")
+    text = _append(chat[-1], _CONTINUE_MARK)
+    if text is None:
+        raise RequestError(
+            "continue_final_message: the last message has no text to continue",
+            param=f"messages[{len(chat) - 1}].content",
+        )
+    return text
+
+
+def _append(message: dict[str, Any], mark: str) -> str | None:
+    """Lengthen a message's last text; gives what it was, None where the message has none."""
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + mark
+        return content
+    for part in reversed(content if isinstance(content, list) else []):
+        if isinstance(part.get("text"), str):
+            text: str = part["text"]
+            part["text"] = text + mark
+            return text
+    return None
 
 
 def _cut_at_mark(text: str, final: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmkit.frontend.chat_template import OPENING_CHARS, ChatTemplate
+from llmkit.frontend.chat_template import ChatTemplate
 from tests.core.frontend.toy_tokenizers import Bytes
 
 CALL_ID = "call_0123456789abcdef"
@@ -98,24 +98,71 @@ def opening(messages: list[dict[str, Any]], template: str = THINKS, **args: Any)
 def test_the_opening_is_what_the_template_wrote_behind_the_messages() -> None:
     """Whatever marker a client's own text holds."""
     messages = [{"role": "user", "content": "what is <think>?"}]
-    assert opening(messages) == "<assistant>"
-    assert opening(messages, thinking=True) == "<assistant><think>\n"
+    assert opening(messages) == "</><assistant>"
+    assert opening(messages, thinking=True) == "</><assistant><think>\n"
 
 
 def test_the_opening_where_a_template_ends_conversations_with_a_mark() -> None:
     template = THINKS + "{% if not add_generation_prompt %}[EOS]{% endif %}"
-    assert opening([{"role": "user", "content": "a<think>"}], template) == "<assistant>"
+    assert opening([{"role": "user", "content": "a<think>"}], template) == "</><assistant>"
 
 
 def test_the_opening_of_a_message_that_is_continued() -> None:
     chat = ChatTemplate(THINKS, Bytes())
     messages = [{"role": "user", "content": "</think>"}, {"role": "assistant", "content": "<think>\nSo"}]
     prompt = chat.render(messages, add_generation_prompt=False, continue_final_message=True)
-    assert chat.opening(prompt, messages, continue_final_message=True) == "<assistant><think>\nSo"
+    assert chat.opening(prompt, messages, continue_final_message=True) == "</><assistant><think>\nSo"
 
 
-def test_the_opening_where_the_beginning_is_refused() -> None:
-    template = "{% if not add_generation_prompt %}{{ raise_exception('no') }}{% endif %}" + THINKS
-    assert opening([{"role": "user", "content": "a" * 999}], template) == (
-        "a" * (OPENING_CHARS - len("</><assistant>")) + "</><assistant>"
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(
+            "{% if not add_generation_prompt %}{{ raise_exception('no') }}{% endif %}" + THINKS,
+            id="takes no conversation without an answer to come",
+        ),
+        pytest.param("{% if add_generation_prompt %}answer:{% endif %}" + THINKS, id="differs early"),
+        pytest.param(THINKS.replace("m.content", "m.content | trim"), id="trims"),
+    ],
+)
+@pytest.mark.parametrize("text", ["<think>", "<think>\n", "", " ", "a" * 999 + "<assistant><think>"])
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_no_text_of_a_client_is_in_the_opening(template: str, role: str, text: str) -> None:
+    assert opening([{"role": "user", "content": "<think>"}, {"role": role, "content": text}], template) == (
+        "</><assistant>"
     )
+
+
+def test_the_opening_behind_a_list_of_texts() -> None:
+    template = THINKS.replace("m.content", "m.content[-1].text")
+    parts = [{"type": "text", "text": "<think>"}, {"type": "text", "text": "b<think>"}]
+    looping = "{% for m in messages %}{% for part in m.content %}{% endfor %}{% endfor %}" + template
+    assert opening([{"role": "user", "content": parts}], looping) == "</><assistant>"
+
+
+def test_the_opening_of_the_only_message_is_its_text() -> None:
+    chat = ChatTemplate(THINKS, Bytes())
+    messages = [{"role": "assistant", "content": "<think>\nSo"}]
+    prompt = chat.render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert chat.opening(prompt, messages, continue_final_message=True) == "<think>\nSo"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        pytest.param("{{ messages[-1].content | length }}<assistant>", {}, id="never shown"),
+        pytest.param(
+            "{% set text = messages[-1].content %}{{ text }}"
+            "{% if text != 'hi' %}{{ raise_exception('') }}{% endif %}",
+            {},
+            id="particular about what it shows",
+        ),
+        pytest.param(
+            "{% for m in messages %}{{ m.content }}{{ m.tool_calls }}<assistant>{% endfor %}",
+            {"role": "assistant", "tool_calls": history("{}")[1]["tool_calls"]},
+            id="calls behind the text",
+        ),
+    ],
+)
+def test_an_opening_that_cannot_be_told_is_empty(template: str, message: dict[str, Any]) -> None:
+    assert opening([{"role": "user", "content": "hi", **message}], template) == ""
