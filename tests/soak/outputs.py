@@ -149,7 +149,7 @@ KINDS: Sequence[Callable[[ToolParserContract, random.Random], Made]] = (
 def _written(suite: ToolParserContract, source: random.Random, most: int) -> Made:
     calls = []
     for _ in range(most if suite.parallel else 1):
-        tool, arguments = random_call(source, nested=True)
+        tool, arguments = random_call(source)
         calls.append((tool["function"]["name"], arguments))
     return _of(suite, calls)
 

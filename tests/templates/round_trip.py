@@ -30,8 +30,10 @@ class Published:
     says: bool = True
     """The template renders text before calls."""
     template_args: Mapping[str, Any] = field(default_factory=dict)
-    nested: bool = True
-    """The template writes lists and objects as JSON."""
+    kinds: Sequence[str] = ()
+    """Values that the template writes as the model does; all of them if empty."""
+    letters: str = ""
+    """Of texts that it writes so; any if empty."""
 
     def __str__(self) -> str:
         return f"{self.template}-{self.tools}"
@@ -64,7 +66,7 @@ def written(
     assert whole.startswith(before)
     turn = whole[len(before) :]
     shared = next((i for i, (a, b) in enumerate(zip(opening, turn, strict=False)) if a != b), len(opening))
-    while shared < len(opening) and shared and opening[shared - 1] not in ">\n":
+    while shared < len(opening) and shared and opening[shared - 1] not in ">\n:":
         shared -= 1  # not within a marker
     text = turn[shared:]
     if published.end:
@@ -75,15 +77,21 @@ def written(
 
 # ---- random calls ----
 
+PLAIN = "abcXYZ019_ -.,:;!?/{}[]()<>&=#`~|\té½ßж中\U0001f600"
+"""Without quotes, backslashes and newlines, which some templates do not escape."""
 LETTERS = "abcXYZ019_ -.,:;!?'\"\\/{}[]()<>&=#`~|\n\té½ßж中\U0001f600"
 SCALARS = ("text", "text", "whole", "real", "truth")
 
 
-def random_call(source: random.Random, *, nested: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A tool and arguments that fit its schema."""
+def random_call(
+    source: random.Random, kinds: Sequence[str] = (), letters: str = ""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A tool and arguments that fit its schema, of these kinds and letters where they are given."""
     name = "".join(source.choices("abcdefg_", k=source.randint(1, 12))) + source.choice(["", "1", "-x", "_Y"])
-    kinds = (*SCALARS, "list", "object") if nested else SCALARS
-    arguments = {f"{source.choice('abcde')}_{i}": _value(source, kinds) for i in range(source.randint(0, 4))}
+    kinds, letters = kinds or (*SCALARS, "list", "object"), letters or LETTERS
+    arguments = {
+        f"{source.choice('abcde')}_{i}": _value(source, kinds, letters) for i in range(source.randint(0, 4))
+    }
     schema = {
         "type": "object",
         "properties": {key: {"type": _TYPES[type(value)]} for key, value in arguments.items()},
@@ -113,11 +121,11 @@ def assistant(
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
-def _value(source: random.Random, kinds: Sequence[str], depth: int = 2) -> Any:
+def _value(source: random.Random, kinds: Sequence[str], letters: str, depth: int = 2) -> Any:
     inner = (*SCALARS, "none", "list", "object") if depth else (*SCALARS, "none")
     match source.choice(kinds):
         case "text":
-            return "".join(source.choices(LETTERS, k=source.randint(0, 12)))
+            return "".join(source.choices(letters, k=source.randint(0, 12)))
         case "whole":
             return source.randint(-(10**6), 10**6)
         case "real":
@@ -125,7 +133,7 @@ def _value(source: random.Random, kinds: Sequence[str], depth: int = 2) -> Any:
         case "truth":
             return source.random() < 0.5
         case "list":
-            return [_value(source, inner, depth - 1) for _ in range(source.randint(0, 3))]
+            return [_value(source, inner, letters, depth - 1) for _ in range(source.randint(0, 3))]
         case "object":
-            return {f"k{i}": _value(source, inner, depth - 1) for i in range(source.randint(0, 3))}
+            return {f"k{i}": _value(source, inner, letters, depth - 1) for i in range(source.randint(0, 3))}
     return None

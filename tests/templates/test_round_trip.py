@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime, tzinfo
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from llmkit.config import PluginConfig
 from llmkit.contracts import CheckpointInfo, ModelFiles, ParserSpec, Tokenizer, TokenizerSpec
 from llmkit.events import Finished
 from llmkit.fold import FoldedChoice, fold
+from llmkit.frontend import template_sandbox
 from llmkit.frontend.chat_template import ChatTemplate
 from llmkit.frontend.parsing import ParsedText
 from llmkit.frontend.stop import StopMatcher
@@ -22,11 +25,18 @@ from llmkit.testing import bytes_tokenizer
 from llmkit.testing.reasoning_parsers import random_cut
 from llmkit.types import FinishReason, Tool
 from llmkit_loaders.fast_tokenizer import open_tokenizer
-from tests.templates.fetch import TEMPLATES
-from tests.templates.round_trip import Published, Written, assistant, random_call, written
+from llmkit_tool_parsers.plugin import OTHER_NAMES
+from tests.templates.fetch import ROOT, TEMPLATES
+from tests.templates.round_trip import PLAIN, SCALARS, Published, Written, assistant, random_call, written
 
 PAIRS = 200
 IM, LLAMA, GRANITE, DEEPSEEK = "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"
+WITHOUT = frozenset(
+    {"ernie45", "jamba", "longcat", "longcat_xml", "minimax_m1", "olmo3", "phi4_mini_json", "step3"}
+)
+"""Formats of which no published template that writes their calls could be had; docs/parsers.md says why."""
+NO_TEXT = ("whole", "real", "truth", "list", "object")
+"""Where the template writes a text without its quotes."""
 
 PUBLISHED = (
     Published("NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "hermes", IM, says=False),
@@ -69,13 +79,47 @@ PUBLISHED = (
     Published("GLM-4.6", "glm45", "", "glm45", thinks="maybe"),
     Published("GLM-4.7-Flash", "glm47", "", "glm45", thinks="maybe"),
     Published("MiniMax-M2", "minimax_m2", "[e~[", "minimax_m2", thinks="always"),
-    Published("ByteDance-Seed-OSS", "seed_oss", "<seed:eos>", "seed_oss", thinks="maybe", nested=False),
+    Published("ByteDance-Seed-OSS", "seed_oss", "<seed:eos>", "seed_oss", thinks="maybe", kinds=SCALARS),
     Published(
         "openai-gpt-oss-120b", "harmony", "<|call|>", "gptoss", most_calls=1, thinks="maybe", says=False
     ),
     Published("Cohere2MoE", "cohere_command", "<|END_OF_TURN_TOKEN|>", "cohere", thinks="maybe", says=False),
     Published("GigaChat3.1-10B-A1.8B", "gigachat3", "<|message_sep|>", most_calls=1),
+    Published(
+        "google-gemma-4-31B-it",
+        "gemma4",
+        "<|tool_response>",
+        "gemma",
+        thinks="maybe",
+        template_args={"enable_thinking": True},
+    ),
+    Published("LFM2.5-8B-A1B", "lfm2", IM, letters=PLAIN),
+    Published("tool_chat_template_functiongemma", "functiongemma", "<end_of_turn>", says=False),
+    Published("tool_chat_template_granite", "granite", GRANITE, says=False),
+    Published("tool_chat_template_granite_20b_fc", "granite_20b_fc", "<|endoftext|>", says=False),
+    Published("tool_chat_template_hunyuan_a13b", "hunyuan_a13b", "<|eos|>"),
+    Published("tool_chat_template_internlm2_tool", "internlm2", IM),
+    Published("tool_chat_template_llama3.2_pythonic", "pythonic", LLAMA, says=False, kinds=NO_TEXT),
+    Published("tool_chat_template_llama4_json", "llama4_json", "\n<|eot|>"),
+    Published(
+        "tool_chat_template_llama4_pythonic", "llama4_pythonic", "<|eot|>", kinds=["text"], letters=PLAIN
+    ),
+    Published("tool_chat_template_xlam_llama", "xlam", LLAMA, says=False),
+    Published("tool_chat_template_xlam_qwen", "xlam", IM, says=False),
 )
+
+
+class Noon(datetime):
+    """A clock that stands: a prompt may have the second in it."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Noon:
+        return cls(2026, 1, 1, 12, tzinfo=tz)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_sandbox, "datetime", Noon)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +172,7 @@ def test_the_calls_that_were_rendered_are_parsed(
     pairs = 0
     while pairs < PAIRS:
         count = source.randint(1, published.most_calls)
-        drawn = [random_call(source, nested=published.nested) for _ in range(count)]
+        drawn = [random_call(source, published.kinds, published.letters) for _ in range(count)]
         pairs += len(drawn)
         tools = [tool for tool, _ in drawn]
         calls = [(tool["function"]["name"], arguments) for tool, arguments in drawn]
@@ -142,3 +186,22 @@ def test_the_calls_that_were_rendered_are_parsed(
             assert all(call.complete for call in found.calls), output
             assert found.text.strip() == says, output
             assert found.reasoning.strip() == thinks, output
+
+
+def test_every_format_goes_through_a_template_or_is_listed_as_one_that_cannot(registry: Registry) -> None:
+    """As docs/parsers.md lists both."""
+    formats = {name: registry.create("tool_parser", name) for name in registry.names("tool_parser")}
+    tried = [formats[published.tools] for published in PUBLISHED]
+    untried = {name for name, made in formats.items() if not any(made is other for other in tried)}
+    assert {name for name in untried if name not in OTHER_NAMES} == WITHOUT
+    page = (ROOT / "docs" / "parsers.md").read_text(encoding="utf-8")
+    table = page.partition("| round trip through |")[2].partition("\n\n")[0]
+    listed: dict[str, set[str]] = {}
+    for line in table.splitlines()[2:]:
+        name, templates = (cell.strip() for cell in line.strip("| ").split(" | "))
+        listed[name.strip("`")] = set(re.findall("`(.*?)`", templates))
+    expected: dict[str, set[str]] = {name: set() for name in WITHOUT}
+    for published in PUBLISHED:
+        if published.tools not in OTHER_NAMES:
+            expected.setdefault(published.tools, set()).add(published.template)
+    assert listed == expected
