@@ -22,6 +22,8 @@ MODEL_TYPES = {
     "llama3_json": "llama",
 }
 """Where the template alone does not tell; as in config.json."""
+TOKENS = {"llama3_json": frozenset({"<|python_tag|>"})}
+"""Special tokens of the model that not every template of the format has."""
 ONLY_BY_NAME = frozenset({"llama4_json", "llama4_pythonic", "pythonic", "xlam"})
 """Templates that somebody tells a model to write so with."""
 TOLD = [each for each in PUBLISHED if each.tools not in {*ONLY_BY_NAME, *OTHER_NAMES}]
@@ -38,9 +40,10 @@ def test_a_published_template_is_recognized(published: Published, registry: Regi
     if not path.is_file():
         pytest.skip(f"no {path}; `make templates` fetches it")
     template = path.read_text(encoding="utf-8")
-    hints = ParserHints(template, frozenset(), MODEL_TYPES.get(published.tools, ""))
+    name = published.tools
+    hints = ParserHints(template, TOKENS.get(name, frozenset()), MODEL_TYPES.get(name, ""))
     choice = registry.recognized("tool_parser", "auto", hints)
     assert choice is not None
     # Mistral's reader takes both generations; a model of the first is held to its own.
-    first = published.tools == "mistral" and "[ARGS]" not in template
-    assert choice.name == ("mistral_list" if first else published.tools)
+    first = name == "mistral" and "[ARGS]" not in template
+    assert choice.name == ("mistral_list" if first else name)
