@@ -22,7 +22,8 @@ from llmkit.parsers.schemas import (
     literal_of,
     without_strings,
 )
-from llmkit.parsers.tags import Layout, Part, json_of, one_of, optional, sequence, tag, text_of
+from llmkit.parsers.tags import Layout, Part, json_of, one_of, optional, regex, sequence, tag, text_of
+from llmkit.text import listing
 
 MAX_DEPTH = 64
 """Of brackets within arguments; what nests deeper is no call."""
@@ -55,6 +56,14 @@ class Quoted:
         return layout.constraint(
             {tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}, required, parallel
         )
+
+
+_CONTAINERS = frozenset({"object", "array"})
+_HELD = frozenset({"type", "properties", "required", "items", "title", "description", "default", "examples"})
+"""Words of a schema of objects and lists that a constraint keeps to, or that say nothing of the value."""
+_FREE_DEPTH = 3
+"""Of brackets in an object or list without a schema of its own."""
+_SCALAR = r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 
 
 class QuotedReader(CallReader):
@@ -192,29 +201,51 @@ def _members(quote: str, schema: Mapping[str, Any], tool: Tool) -> Part:
 
 def _any_of(quote: str, key: str, schema: Any, tool: Tool) -> Part:
     kinds = kinds_of(schema, tool.parameters)
+    containers, scalars = kinds & _CONTAINERS, kinds & OTHERS - _CONTAINERS
+    said = schema if isinstance(schema, dict) else {}
     choices = []
     if "string" in kinds:
         choices.append(tag(quote, plain(key, schema, tool, [quote]), quote))
-    if "object" in kinds and isinstance(schema, dict) and "properties" in schema:
-        choices.append(tag("{", _members(quote, schema, tool), "}"))
-        kinds -= {"object"}
-    if "array" in kinds and isinstance(schema, dict) and "items" in schema:
-        item = _any_of(quote, key, schema["items"], tool)
+    if containers:
+        _check_held(key, said, tool)
+    if "object" in containers and "properties" in said:
+        choices.append(tag("{", _members(quote, said, tool), "}"))
+        containers -= {"object"}
+    if "array" in containers and "items" in said:
+        item = _any_of(quote, key, said["items"], tool)
         more = {"type": "star", "content": tag(",", item, "")}
         choices.append(tag("[", optional(sequence([item, more])), "]"))
-        kinds -= {"array"}
-    if kinds != ANY and kinds & {"object", "array"}:
-        raise ValueError(
-            f"tool {tool.name!r} has an object or array without its own schema at parameter {key!r}: this "
-            "format can be held to those that say 'properties' or 'items'"
-        )
-    if kinds & OTHERS and kinds != ANY:
-        choices.append(json_of(_scalars(without_strings(schema), kinds & OTHERS), tool.parameters))
+        containers -= {"array"}
+    choices += [regex(_any_container(quote, kind)) for kind in sorted(containers)]
+    if scalars:
+        alone = without_strings(said) if not kinds & _CONTAINERS else {"type": sorted(scalars)}
+        choices.append(json_of(alone, tool.parameters))
     return one_of(choices)
 
 
-def _scalars(schema: Any, kinds: Kinds) -> Any:
-    """The same schema for these kinds alone."""
-    if isinstance(schema, dict) and isinstance(schema.get("type"), list):
-        return {**schema, "type": [name for name in schema["type"] if name in kinds]}
-    return schema
+def _check_held(key: str, schema: Mapping[str, Any], tool: Tool) -> None:
+    """:raises ValueError: the tool is strict, and what its schema says of an object or list is not held."""
+    beyond = [word for word in schema if word not in _HELD and schema[word] is not False]
+    if tool.strict and beyond:
+        raise ValueError(
+            f"strict tool {tool.name!r} has {beyond[0]!r} on parameter {key!r}: of objects and arrays this "
+            f"format can hold {listing(sorted(_HELD))} only"
+        )
+
+
+def _any_container(quote: str, kind: str) -> str:
+    """Expression of any object or list."""
+    first, second = quote[0], quote[1]
+    mark = re.escape(quote)
+    simple = rf"{mark}([^{first}]|{first}[^{first}{second}])*{mark}|{_SCALAR}"
+    value = f"({simple})"
+    for _ in range(_FREE_DEPTH - 1):
+        value = f"({simple}|{_container('object', value)}|{_container('array', value)})"
+    return _container(kind, value)
+
+
+def _container(kind: str, value: str) -> str:
+    if kind == "array":
+        return rf"\[({value}(,{value})*)?\]"
+    member = rf"[A-Za-z_][A-Za-z0-9_-]*:{value}"
+    return rf"\{{({member}(,{member})*)?\}}"

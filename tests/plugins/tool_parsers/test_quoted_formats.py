@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -86,27 +87,49 @@ def test_what_nests_too_deep_is_no_call_and_raises_nothing(brackets: str) -> Non
     assert call.arguments.count(brackets[0]) <= MAX_DEPTH + 1
 
 
-def test_a_value_that_the_format_cannot_be_held_to_is_refused_by_name() -> None:
-    tool = Tool("f", parameters={"properties": {"v": {"type": "object"}}})
-    with pytest.raises(
-        ValueError, match="'f' has an object or array without its own schema at parameter 'v'"
-    ):
-        create("tool_parser", "functiongemma").constraint([tool], required=True, parallel=True)
+def held(schema: dict[str, Any], *, strict: bool = False) -> Callable[[str], bool]:
+    """Whether arguments are what a call of a tool with this schema is held to."""
+    tool = Tool("f", parameters=schema, strict=strict)
+    wanted = create("tool_parser", "gemma4").constraint([tool], required=True, parallel=False)
+    backend = create("grammar", "xgrammar", SPEC)
+    grammar = backend.load(backend.compile(wanted))
+    return lambda arguments: accepts(grammar, "<|tool_call>call:f{" + arguments + "}<tool_call|>")
 
 
 def test_lists_and_objects_are_held_to_their_schemas() -> None:
-    schema = {
-        "properties": {
-            "ids": {"type": "array", "items": {"type": "integer"}},
-            "at": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]},
-        }
-    }
-    wanted = create("tool_parser", "gemma4").constraint(
-        [Tool("f", parameters=schema)], required=True, parallel=False
+    allows = held(
+        {
+            "properties": {
+                "ids": {"type": "array", "items": {"type": "integer"}},
+                "at": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]},
+            }
+        },
+        strict=True,
     )
-    backend = create("grammar", "xgrammar", SPEC)
-    grammar = backend.load(backend.compile(wanted))
     for arguments in ("", "ids:[]", "ids:[1,2]", "ids:[1],at:{x:0.5}", "at:{x:1}"):
-        assert accepts(grammar, "<|tool_call>call:f{" + arguments + "}<tool_call|>"), arguments
+        assert allows(arguments), arguments
     for arguments in ("ids:1", "ids:[1,]", "at:{}", "at:{x:y}", "at:{x:1},ids:[]"):
-        assert not accepts(grammar, "<|tool_call>call:f{" + arguments + "}<tool_call|>"), arguments
+        assert not allows(arguments), arguments
+
+
+def test_lists_and_objects_without_a_schema_of_their_own_are_any() -> None:
+    schema = {"properties": {"v": {"type": ["object", "array"]}, "w": {}}}
+    allows = held(schema)
+    quote = '<|"|>'
+    for value in ("{}", "[]", f"{{a:{quote}x < y, |{quote},b:[1,-0.5e3,{{}}]}}", "[true,null]"):
+        assert allows(f"v:{value}"), value
+        assert allows(f"w:{value}"), value
+    for value in ("1", "{a}", f"[{quote}x]", "{a:b}"):
+        assert not allows(f"v:{value}"), value
+    assert allows(f"w:{quote}x{quote}")
+    assert allows("w:12")
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "array", "items": {}, "minItems": 1}, {"$ref": "#/$defs/A"}, {"minProperties": 2}]
+)
+def test_a_strict_tool_whose_value_cannot_be_held_is_refused_by_name(schema: dict[str, Any]) -> None:
+    root = {"$defs": {"A": {"type": "object"}}, "properties": {"v": schema}}
+    held(root)
+    with pytest.raises(ValueError, match=r"strict tool 'f' has '.*' on parameter 'v': of objects and arrays"):
+        held(root, strict=True)
