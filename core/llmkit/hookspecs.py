@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RegisterLogitsProcessor,
         RegisterModel,
         RegisterOps,
+        RegisterOutputStage,
         RegisterPolicy,
         RegisterReasoningParser,
         RegisterRoutes,
@@ -315,6 +316,19 @@ def register_reasoning_parsers(register: RegisterReasoningParser) -> None:
     :raises DuplicateName: the name is taken.
 
     Chosen by: ``--reasoning-parser``; ``auto`` asks which recognizes the model. Since 0.1.
+    """
+
+
+@hookspec
+def register_output_stages(register: RegisterOutputStage) -> None:
+    """Offer stages that answers go through between their parsers and the route.
+
+    Called once in every process; ``factory(options)`` runs in the front process. Must not import torch, ever.
+
+    :param register: ``register(name, factory)``.
+    :raises DuplicateName: the name is taken.
+
+    Chosen by: ``--output-stage``, in the order given. Since 0.1.
     """
 
 

@@ -57,6 +57,7 @@ class LLM:
         self.tokenizer: Tokenizer = front.tokenizer
         self._chat = front.chat
         self._formats = front.formats or Formats(front.tokenizer)
+        self._stages = front.stages
         self._defaults = front.generation_defaults
         self._hooks = prepare_hooks(plugins)
         self._processors = processor_checks(plugins)
@@ -186,6 +187,7 @@ class LLM:
             params = parsers.constrained(params)
         prepared = self._prepare(prompt_ids, params)
         params = prepared.params
+        self._stages.check(params)
         words = bad_word_ids(self.tokenizer, params.bad_words, self._limits.vocab_size)
         structured = params.structured
         grammar = None if structured is None else self._grammars.compile_now(structured)
@@ -194,8 +196,10 @@ class LLM:
         attachments = dataclasses.replace(prepared.attachments, bad_words=words, grammar=grammar)
         requests = make_requests(prompt_ids, params, RequestContext(), self._limits, attachments)
         if params.beam_search is not None:
-            return BeamJob(requests[0], params, self.tokenizer, parsers, self._limits.vocab_size)
-        return SamplingJob(requests, params, self.tokenizer, parsers)
+            return BeamJob(
+                requests[0], params, self.tokenizer, parsers, self._stages, self._limits.vocab_size
+            )
+        return SamplingJob(requests, params, self.tokenizer, parsers, self._stages)
 
     def _prepare(self, prompt_ids: Sequence[int], params: SamplingParams) -> Prepared:
         if not self._hooks and not params.plugin_args:

@@ -15,6 +15,7 @@ from llmkit.frontend.beam import BeamRun
 from llmkit.frontend.best_of import best_choices
 from llmkit.frontend.output import UNSATISFIABLE, OutputPipeline, params_of_choice
 from llmkit.frontend.parsing import AnswerParsers
+from llmkit.frontend.stages import Stages
 from llmkit.types import FinishReason
 
 
@@ -131,13 +132,18 @@ class SamplingJob:
         params: SamplingParams,
         tokenizer: Tokenizer,
         parsers: AnswerParsers | None,
+        stages: Stages,
     ) -> None:
         self._requests = requests
         self._params = params
         self._folds = {request.request_id: ChoiceFold() for request in requests}
         self._pipelines = {
             request.request_id: OutputPipeline(
-                tokenizer, request.prompt_ids, params_of_choice(params, request.choice), parsers
+                tokenizer,
+                request.prompt_ids,
+                params_of_choice(params, request.choice),
+                parsers,
+                stages.chain(),
             )
             for request in requests
         }
@@ -180,9 +186,11 @@ class BeamJob:
         params: SamplingParams,
         tokenizer: Tokenizer,
         parsers: AnswerParsers | None,
+        stages: Stages,
         vocab_size: int,
     ) -> None:
         self._parsers = parsers
+        self._stages = stages
         self._request = request
         self._params = params
         self._tokenizer = tokenizer
@@ -218,7 +226,12 @@ class BeamJob:
 
     def _fold(self, result: StepOutput) -> FoldedChoice:
         prompt_ids = self._request.prompt_ids
-        return fold(OutputPipeline(self._tokenizer, prompt_ids, self._params, self._parsers).feed(result))
+        pipeline = OutputPipeline(
+            self._tokenizer, prompt_ids, self._params, self._parsers, self._stages.chain()
+        )
+        folded = fold(pipeline.feed(result))
+        _check_end(folded.finish)
+        return folded
 
 
 def _completion(choice: FoldedChoice, params: SamplingParams) -> Completion:

@@ -29,6 +29,7 @@ FLAGS: Mapping[str, str] = {
     "speculator": "--speculator",
     "tool_parser": "--tool-call-parser",
     "reasoning_parser": "--reasoning-parser",
+    "output_stage": "--output-stage",
     "connector": "--kv-connector",
     "processor": "plugin_args",
     "worker_method": "--plugin",
@@ -51,6 +52,7 @@ NOUNS: Mapping[str, str] = {
     "connector": "KV connector",
     "tool_parser": "tool-call parser",
     "reasoning_parser": "reasoning parser",
+    "output_stage": "output stage",
 }
 """Component kind -> what a message calls one, where that is not the kind itself."""
 

@@ -269,6 +269,10 @@ def test_needed_is_every_component_by_kind() -> None:
     }
 
 
+def test_needed_has_each_name_of_a_kind_of_which_there_may_be_several() -> None:
+    assert needed(load(output_stage=("a", "b")).config)["output_stage"] == ("a", "b")
+
+
 @pytest.mark.parametrize(
     ("model", "source"),
     [

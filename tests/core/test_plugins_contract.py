@@ -55,6 +55,7 @@ CALLS = {
     "register_worker_methods": ("worker_method", "register('x', make)"),
     "register_tool_parsers": ("tool_parser", f"register('x', make, {RECOGNIZES})"),
     "register_reasoning_parsers": ("reasoning_parser", f"register('x', make, {RECOGNIZES})"),
+    "register_output_stages": ("output_stage", "register('x', make)"),
     "register_routes": ("routes", "register('x', make)"),
 }
 

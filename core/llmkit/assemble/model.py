@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmkit.assemble.parsers import open_formats
+from llmkit.assemble.stages import open_stages
 from llmkit.config import Config
 from llmkit.contracts import (
     CheckpointInfo,
@@ -84,13 +85,15 @@ def open_frontend(config: Config, opened: OpenedModel, components: Registry) -> 
         template = _template_given(config.model.chat_template)
     model_type = str(opened.info.config.get("model_type", ""))
     formats, choices = open_formats(config, components, tokenizer, template or "", model_type)
+    stages, stage_choices = open_stages(config, components)
     return FrontModel(
         tokenizer=tokenizer,
         chat=None if template is None else ChatTemplate(template, tokenizer),
         generation_defaults=_generation_defaults(config, opened.info),
         eos_ids=_eos_ids(_generation_config(config, opened.info), opened.info.config, tokenizer),
         formats=formats,
-        choices=tuple(choices),
+        stages=stages,
+        choices=(*choices, *stage_choices),
     )
 
 

@@ -79,14 +79,14 @@ def sections() -> Mapping[str, type[Any]]:
     return {field.name: types[field.name] for field in dataclasses.fields(Config)}
 
 
-def needed(config: Config) -> dict[str, str]:
-    """Component kind -> the name this configuration asks for, for ``load_plugins``; only kinds it uses."""
+def needed(config: Config) -> dict[str, str | tuple[str, ...]]:
+    """Component kind -> what this configuration asks for, for ``load_plugins``; only kinds it uses."""
     named = {
         flag.kind: getattr(getattr(config, flag.section), flag.field)
         for flag in flags()
         if flag.kind is not None
     }
-    asked = {kind: name for kind, name in named.items() if name is not None}
+    asked = {kind: name for kind, name in named.items() if name}
     prefix = re.match(r"([A-Za-z0-9][\w.+-]+):", config.model.model)
     if prefix and not Path(config.model.model).exists():
         asked["source"] = prefix[1]

@@ -58,6 +58,9 @@ class ModelConfig:
         kind="reasoning_parser",
         parse=parse_parser,
     )
+    output_stage: tuple[str, ...] = option(
+        (), "what answers go through after the parsers, in this order; may be repeated", kind="output_stage"
+    )
     chat_template: str | None = option(None, "a Jinja file, or the template itself")
     seed: int = option(0, "of dummy weights, and of requests that give none where it is not 0", minimum=0)
     logprobs_mode: str = option(

@@ -106,6 +106,7 @@ from llmkit.contracts.speculator import (
     Speculator,
     SpeculatorSpec,
 )
+from llmkit.contracts.stages import OutputStage, RegisterOutputStage, StageMaker
 from llmkit.contracts.tokenizer import RegisterTokenizer, Tokenizer, TokenizerSpec
 from llmkit.contracts.weights import (
     CheckpointInfo,
@@ -237,6 +238,7 @@ __all__ = [
     "Ops",
     "OpsEnv",
     "OutputParser",
+    "OutputStage",
     "OutputStream",
     "ParallelConfig",
     "ParserHints",
@@ -259,6 +261,7 @@ __all__ = [
     "RegisterLogitsProcessor",
     "RegisterModel",
     "RegisterOps",
+    "RegisterOutputStage",
     "RegisterPolicy",
     "RegisterReasoningParser",
     "RegisterRoutes",
@@ -287,6 +290,7 @@ __all__ = [
     "SpeculationConfig",
     "Speculator",
     "SpeculatorSpec",
+    "StageMaker",
     "StepContext",
     "StepOutput",
     "StepPlan",

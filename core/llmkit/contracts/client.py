@@ -211,6 +211,8 @@ class Services(Protocol):
     tool_parser: str | None
     """Name of the format in which the model calls tools; None: it is not known."""
     reasoning_parser: str | None
+    concealing_stage: str | None
+    """An output stage that takes out what nobody is to read: no route may show token ids or logprobs."""
 
     def stats(self) -> EngineStats: ...
     async def reset_prefix_cache(self) -> bool:

@@ -116,7 +116,11 @@ class BeamGeneration:
 
     def _choice(self, result: StepOutput) -> list[Event]:
         pipeline = OutputPipeline(
-            self._accepted.tokenizer, self.prompt_ids, self._params, self._accepted.parsers
+            self._accepted.tokenizer,
+            self.prompt_ids,
+            self._params,
+            self._accepted.parsers,
+            self._accepted.stages.chain(),
         )
         events = pipeline.feed(result)
         self._completion_tokens += pipeline.num_tokens

@@ -214,6 +214,7 @@ class Front:
             self.services.observers,
             self._grammars,
             front_model.formats,
+            front_model.stages,
         )
         self.choices = front_model.choices
         served = served_model(config, model.files.name, model.files.path, ready.max_model_len)

@@ -21,6 +21,7 @@ from llmkit.frontend.parsing import AnswerParsers, Formats
 from llmkit.frontend.prepare import Preparer
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated
 from llmkit.frontend.room import Place, Room
+from llmkit.frontend.stages import Stages
 from llmkit.frontend.texts import Texts
 
 logger = logging.getLogger(__name__)
@@ -43,9 +44,11 @@ class FrontGenerator:
         observers: Observers | None = None,
         grammars: GrammarCompiler | None = None,
         formats: Formats | None = None,
+        stages: Stages | None = None,
     ) -> None:
         """Without ``grammars``, structured output is refused."""
         self._formats = formats or Formats(tokenizer)
+        self._stages = stages or Stages()
         self._client = client
         self._tokenizer = tokenizer
         self._texts = Texts(tokenizer, limits.max_model_len)
@@ -137,11 +140,21 @@ class FrontGenerator:
         prompt = truncated(prompt, params, self._limits)
         prepared = await self._preparer.run(prompt, params, context)
         params = prepared.params
+        self._stages.check(params)
         attachments = await self._attached(params, prepared.attachments, parsers)
         requests = make_requests(prompt, params, context, self._limits, attachments)
         place.resize(params.num_sequences)  # a plugin may have changed it
         place.charge(context.caller, len(requests[0].prompt_ids), requests[0].max_tokens)
-        return Accepted(requests, params, self._tokenizer, place, self._observers.tell, deadline, parsers)
+        return Accepted(
+            requests,
+            params,
+            self._tokenizer,
+            place,
+            self._observers.tell,
+            deadline,
+            parsers,
+            self._stages,
+        )
 
     async def _attached(
         self, params: SamplingParams, attachments: Attachments, parsers: AnswerParsers | None

@@ -24,6 +24,7 @@ from llmkit.frontend.observers import Observer, RequestNotes
 from llmkit.frontend.output import OutputPipeline, params_of_choice
 from llmkit.frontend.parsing import AnswerParsers
 from llmkit.frontend.room import Place
+from llmkit.frontend.stages import Stages
 from llmkit.merge import Merged
 from llmkit.types import FinishReason
 
@@ -59,6 +60,7 @@ class Accepted:
     tell: Observer
     deadline: Deadline | None = None
     parsers: AnswerParsers | None = None
+    stages: Stages = Stages()
 
     @property
     def request_id(self) -> str:
@@ -210,6 +212,7 @@ def _pipelines(accepted: Accepted) -> list[OutputPipeline]:
             accepted.prompt_ids,
             params_of_choice(accepted.params, request.choice),
             accepted.parsers,
+            accepted.stages.chain(),
         )
         for request in accepted.requests
     ]

@@ -1,8 +1,8 @@
 """From an engine's step outputs to what a client sees of one choice.
 
-StepOutput -> Detokenizer -> reasoning parser -> tool parser -> StopMatcher -> events. Each stage has ``feed``
-and ``finish``; what one gives goes to the next. Streamed and whole responses are made of the same events
-(``llmkit/fold.py``).
+StepOutput -> Detokenizer -> reasoning parser -> tool parser -> StopMatcher -> output stages -> events. Each
+has ``feed`` and ``finish``; what one gives goes to the next. Streamed and whole responses are made of the
+same events (``llmkit/fold.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from llmkit.contracts import Delta, Event, Finished, PromptLogprobs, StepOutput,
 from llmkit.events import PositionLogprobs
 from llmkit.frontend.detokenizer import Detokenizer
 from llmkit.frontend.parsing import AnswerParsers, PlainText, joined
+from llmkit.frontend.stages import StageChain, StageFailed
 from llmkit.frontend.stop import StopMatcher
 from llmkit.messages import NOTHING_ALLOWED
 from llmkit.types import FinishReason, SamplingParams
@@ -37,6 +38,7 @@ class OutputPipeline:
         prompt_ids: Sequence[int],
         params: SamplingParams,
         parsers: AnswerParsers | None = None,
+        stages: StageChain | None = None,
     ) -> None:
         """Without ``parsers`` all text is content."""
         self._spelt_out = frozenset[int]() if parsers is None else parsers.spelt_out
@@ -48,6 +50,7 @@ class OutputPipeline:
         )
         matcher = StopMatcher(params.stop, include_in_output=params.include_stop_str_in_output)
         self._text = PlainText(matcher) if parsers is None else parsers.machine(matcher)
+        self._stages = stages
         self._called_by_name = parsers is not None and parsers.by_name
         self._shows_stop_token = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
@@ -65,6 +68,23 @@ class OutputPipeline:
     def feed(self, output: StepOutput) -> list[Event]:
         """The events of one step: its tokens first, ``Finished`` last where the choice ends."""
         assert not self.finished, "an output after the end"
+        try:
+            return self._events(output)
+        except StageFailed as failure:
+            self.finished, self.abort_needed = True, output.finish is None
+            return [Finished(FinishReason.ERROR, error=str(failure))]
+
+    def fail(self, error: str, code: str | None = None) -> list[Event]:
+        """The engine can give no more: show what is held back and end with an error."""
+        assert not self.finished, "a failure after the end"
+        self.finished = True
+        try:
+            rest = self._shown(self._rest(FinishReason.ERROR), FinishReason.ERROR)
+        except StageFailed:
+            rest = []  # what it might have taken out is not shown
+        return [*rest, Finished(FinishReason.ERROR, error=error, error_code=code)]
+
+    def _events(self, output: StepOutput) -> list[Event]:
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         events: list[Event] = []
         if self._awaited is not None:
@@ -75,19 +95,21 @@ class OutputPipeline:
             events.append(_tokens(output.token_ids[:used], (output.logprobs or [])[:used]))
         if not self._text.ended:
             if output.finish is None:
-                return events + (joined(deltas) if len(deltas) > 1 else deltas)
+                return events + self._shown(deltas)
             deltas += self._rest(output.finish)
         else:
             self.abort_needed = output.finish is None
         self.finished = True
-        return [*events, *joined(deltas), self._end(output)]
+        end = self._end(output)
+        return [*events, *self._shown(deltas, end.reason), end]
 
-    def fail(self, error: str, code: str | None = None) -> list[Event]:
-        """The engine can give no more: show what is held back and end with an error."""
-        assert not self.finished, "a failure after the end"
-        self.finished = True
-        rest = joined(self._rest(FinishReason.ERROR))
-        return [*rest, Finished(FinishReason.ERROR, error=error, error_code=code)]
+    def _shown(self, deltas: list[Delta], ended: FinishReason | None = None) -> list[Delta]:
+        """What the client gets of them, all that the stages hold where the choice has ended."""
+        if self._stages is not None:
+            deltas = self._stages.feed(joined(deltas))
+            if ended is not None:
+                deltas += self._stages.finish(ended)
+        return joined(deltas) if len(deltas) > 1 else deltas
 
     def _prompt(self, output: StepOutput, awaited: int) -> list[Event]:
         self._prompt_logprobs += output.prompt_logprobs or ()

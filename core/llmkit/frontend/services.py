@@ -21,6 +21,7 @@ from llmkit.contracts import (
 from llmkit.errors import EngineError
 from llmkit.frontend.observers import Observers
 from llmkit.frontend.parsing import Formats
+from llmkit.frontend.stages import Stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,10 @@ class FrontModel:
     eos_ids: tuple[int, ...] = ()
     formats: Formats | None = None
     """How the model writes calls and reasoning; None: neither is parsed."""
+    stages: Stages = Stages()
+    """What answers go through behind the parsers."""
     choices: tuple[Choice, ...] = ()
-    """How the formats were found, for the summary."""
+    """How formats and stages were found, for the summary."""
 
 
 class FrontServices:
@@ -53,6 +56,7 @@ class FrontServices:
     generation_defaults: Mapping[str, Any]
     tool_parser: str | None
     reasoning_parser: str | None
+    concealing_stage: str | None
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -73,6 +77,7 @@ class FrontServices:
         formats = front_model.formats
         self.tool_parser = None if formats is None else formats.tool_name
         self.reasoning_parser = None if formats is None else formats.reasoning_name
+        self.concealing_stage = front_model.stages.concealing
         self.generator = generator
         self.model = served
         self._client = client

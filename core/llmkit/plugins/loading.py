@@ -25,7 +25,10 @@ _OPEN_KINDS = frozenset({"source", "command"})
 
 
 def load_plugins(
-    config: PluginConfig, needed: Mapping[str, str] | None = None, *, import_all: bool = False
+    config: PluginConfig,
+    needed: Mapping[str, str | tuple[str, ...]] | None = None,
+    *,
+    import_all: bool = False,
 ) -> Plugins:
     """Load built-ins, the enabled, and those that may offer what is ``needed``.
 
@@ -33,8 +36,8 @@ def load_plugins(
     :attr:`Plugins.names` to its children as ``config.load``: they load exactly these, in this order.
     Calling it again gives the same result; nothing is kept between calls.
 
-    :param needed: component kind -> name as asked for (``auto``, ``NAME`` or ``PLUGIN/NAME``). A name that no
-        built-in or enabled plugin has makes the other third parties be imported that say they
+    :param needed: component kind -> as asked for (``auto``, ``NAME``, ``PLUGIN/NAME``, or several). A name
+        that no built-in or enabled plugin has makes the other third parties be imported that say they
         offer the kind, or do not say what they offer.
     :param import_all: import every installed plugin, to list what each offers or why it does not
         work; one that nothing asked for is ``idle`` all the same.
@@ -44,17 +47,18 @@ def load_plugins(
     :raises PluginError: with ``strict_plugins``, any plugin failed or was refused.
     """
     loader = _Loader(config)
+    wanted = [] if config.load else _pairs(needed or {})
     if config.load:
         for name in config.load:
             loader.require(name, "loaded by the parent process")
     else:
         loader.load_builtins()
         loader.load_requested()
-        for kind, name in (needed or {}).items():
+        for kind, name in wanted:
             loader.load_for(kind, name)
         if import_all:
             loader.load_all()
-    loader.finish({} if config.load else needed or {})
+    loader.finish(wanted)
     return loader.result()
 
 
@@ -155,7 +159,7 @@ class _Loader:
 
     # ---- the end ----
 
-    def finish(self, needed: Mapping[str, str]) -> None:
+    def finish(self, needed: Sequence[tuple[str, str]]) -> None:
         """Tell of what does not work, and refuse to go on where it matters."""
         broken = [r for r in self._records if r.broken]
         if self._config.strict_plugins and broken and not self._config.load:
@@ -166,7 +170,7 @@ class _Loader:
             raise UsageError("; ".join(f"{r.wanted_by}: {r.line}" for r in fatal))
         for (kind, name), plugin in self._overrides.items():
             self._check_override(kind, name, plugin)
-        for kind, name in needed.items():
+        for kind, name in needed:
             if kind not in _OPEN_KINDS and not self._is_known(kind, name):
                 self._unknown(kind, name, broken)
         if self._config.load:
@@ -311,6 +315,15 @@ class _Loader:
         if name == "auto" or name in CORE_NAMES.get(kind, ()):
             return True
         return self._registry.find(kind, name) is not None
+
+
+def _pairs(needed: Mapping[str, str | tuple[str, ...]]) -> list[tuple[str, str]]:
+    """Kind and name, one a name."""
+    return [
+        (kind, name)
+        for kind, names in needed.items()
+        for name in ((names,) if isinstance(names, str) else names)
+    ]
 
 
 def _known_kind(kind: str) -> str:

@@ -34,6 +34,7 @@ KINDS: Mapping[str, str] = {
     "register_worker_methods": "worker_method",
     "register_tool_parsers": "tool_parser",
     "register_reasoning_parsers": "reasoning_parser",
+    "register_output_stages": "output_stage",
     "register_routes": "routes",
 }
 """Hook -> kind of component it registers."""
@@ -171,7 +172,7 @@ class _Recorder:
         return tuple(self._entries)
 
     def _register_for(self, kind: str) -> Callable[..., None]:
-        if kind in ("source", "scheduler", "policy", "routes", "worker_method"):
+        if kind in ("source", "scheduler", "policy", "output_stage", "routes", "worker_method"):
             return self._named(kind)
         if kind == "command":
             return self._command

@@ -50,7 +50,8 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
                 include_usage=include_usage,
             )
         except RequestError as error:
-            name_field(error, body, logprobs="top_logprobs", max_tokens=_limit(body)[0])
+            logprobs = "logprobs" if body.top_logprobs is None else "top_logprobs"
+            name_field(error, body, logprobs=logprobs, max_tokens=_limit(body)[0])
             raise
 
     return chat

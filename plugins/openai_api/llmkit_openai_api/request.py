@@ -103,8 +103,16 @@ def sampling_params(
 ) -> SamplingParams:
     """What the request asks, over the model's own defaults, over llmkit's.
 
-    :raises RequestError: ``logit_bias`` has a key that is no token id, or what the answer must be is unclear.
+    :raises RequestError: ``logit_bias`` has a key that is no token id, what the answer must be is unclear, or
+        token ids are asked for that would tell what an output stage takes out.
     """
+    if body.return_token_ids and services.concealing_stage is not None:
+        raise RequestError(
+            "return_token_ids is not available here: output stage"
+            f" {services.concealing_stage!r} takes things out of answers, and token ids would show them",
+            param="return_token_ids",
+            code="unsupported_parameter",
+        )
     search = _beam_search(body)
     # A search does not sample: defaults for sampling do not concern it, and best_of said how many beams.
     defaults = services.generation_defaults if search is None else {}

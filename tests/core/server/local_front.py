@@ -31,6 +31,7 @@ from llmkit.frontend.parsing import Formats
 from llmkit.frontend.prepare import PrepareHook, Preparer
 from llmkit.frontend.requests import Limits
 from llmkit.frontend.services import FrontModel, FrontServices, served_model
+from llmkit.frontend.stages import Stages
 from llmkit.messages import Choice
 from llmkit.registry import Entry, Registry
 from llmkit.server.app import build_app
@@ -249,6 +250,7 @@ class LocalFront:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     tool: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
+    stages: Stages = Stages()
 
     def __post_init__(self) -> None:
         self.state = State()
@@ -277,10 +279,11 @@ class LocalFront:
             Preparer(self.hooks),
             self.services.observers,
             formats=formats,
+            stages=self.stages,
         )
         self.generator = generator
         self.services.complete(
-            FrontModel(tokenizer, chat, self.defaults, formats=formats),
+            FrontModel(tokenizer, chat, self.defaults, formats=formats, stages=self.stages),
             generator,
             served_model(self.config, "tiny", "/models/tiny", MAX_MODEL_LEN),
             self.engine,
