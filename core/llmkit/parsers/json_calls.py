@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from llmkit.parsers.constraints import Layout
 from llmkit.parsers.json_scanner import JsonScanner
 from llmkit.parsers.reading import CallReader, Malformed, Reading
 
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+_PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f\ud800-\udfff]*+"')
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 _BARE_KEYS = ("name", *_ARGUMENTS, "type", "id")
@@ -103,6 +106,8 @@ class JsonCallReader(CallReader):
     def _string(self) -> Reading[str]:
         if (yield from self.skip_space()) != '"':
             raise Malformed
+        if plain := self.there(_PLAIN_STRING):
+            return plain[1:-1]
         return _decoded((yield from self.json_value()))
 
     def _streamed(self, name: str) -> Reading[bool]:
@@ -153,6 +158,6 @@ class JsonFormat:
 def _decoded(text: str) -> str:
     """A JSON string's value, which must be text."""
     value: str = json.loads(text)
-    if any("\ud800" <= char <= "\udfff" for char in value):
+    if _HALF_PAIR.search(value):
         raise Malformed
     return value

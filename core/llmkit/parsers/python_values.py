@@ -18,6 +18,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v
 _ESCAPES |= {char: char for char in "\\'\""}
 _HEX_LENGTHS = {"x": 2, "u": 4, "U": 8}
 _HEX, _OCTAL = "0123456789abcdefABCDEF", "01234567"
+_JSON = json.JSONEncoder(ensure_ascii=False)
 _CLOSERS = {"[": "]", "(": ")", "{": "}"}
 
 
@@ -30,7 +31,7 @@ def as_json(text: str) -> str | None:
 
 def json_inside(text: str) -> str:
     """As it stands within a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return _JSON.encode(text)[1:-1]
 
 
 class LiteralReader:
@@ -147,8 +148,9 @@ class LiteralReader:
                 out.append('"')
                 return self._complete(at + 1)
             return at + 1
-        out.append(json_inside(self._held))  # quotes within a long string
-        self._held = ""
+        if self._held:
+            out.append(json_inside(self._held))  # quotes within a long string
+            self._held = ""
         if char == "\\":
             self._held, self._state = char, self._escape
             return at + 1

@@ -12,8 +12,8 @@ from llmkit.parsers.python_values import LiteralReader
 from llmkit.parsers.scanning import SPACE, Head, Machine, Place, literal, may_begin
 from llmkit.parsers.tags import Layout, Part, json_of, one_of, optional, sequence, tag, text_of
 
-_FUNCTION = r"([A-Za-z_][\w.-]{0,127})"
-_KEY = r"([^\W\d]\w{0,127})"
+_FUNCTION = r"([A-Za-z_][\w.-]{0,127}+)"
+_KEY = r"([^\W\d]\w{0,127}+)"
 _NEXT_KEY = Head(SPACE, ",", SPACE, _KEY, SPACE, "=")
 _END = Head(SPACE, ",?", SPACE, r"\)")
 

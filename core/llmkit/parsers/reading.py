@@ -80,6 +80,8 @@ class CallReader:
 
     def skip_space(self) -> Reading[str]:
         """The first character after whitespace, empty at the end."""
+        if not (char := (yield from self.peek())).isspace():
+            return char
         yield from self.run(_SPACE)
         return (yield from self.peek())
 
@@ -96,9 +98,14 @@ class CallReader:
             for text in texts:
                 if rest.startswith(text):
                     return self._take(len(text))
-            if self._ended or not any(text.startswith(rest) for text in texts):
+            if self._ended or len(rest) == most or not any(text.startswith(rest) for text in texts):
                 return ""
             yield
+
+    def there(self, pattern: re.Pattern[str]) -> str:
+        """What has come of a pattern whose matches more text cannot change; empty if none has."""
+        found = pattern.match(self._text, self._at)
+        return "" if found is None else self._take(len(found.group()))
 
     def run(self, pattern: re.Pattern[str]) -> Reading[str]:
         """All that comes of a pattern for any number of characters of one kind."""

@@ -17,9 +17,9 @@ from llmkit.contracts import (
 )
 
 MAX_SPACE = 256
-SPACE = rf"\s{{0,{MAX_SPACE}}}"
-"""Atom of a head: whitespace that may be there."""
-NAME = r"([^\s<>{}\[\]\"'|][^\n<>{}\[\]\"'|]{0,255})"
+SPACE = rf"\s{{0,{MAX_SPACE}}}+"
+"""Atom of a head: whitespace that may be there, all of it."""
+NAME = r"([^\s<>{}\[\]\"'|][^\n<>{}\[\]\"'|]{0,255}+)"
 """Atom of a head: a name between marks."""
 
 
@@ -57,12 +57,15 @@ class Head:
     def __init__(self, *parts: str | tuple[str, ...]) -> None:
         atoms = [atom for part in parts for atom in ((part,) if isinstance(part, str) else part)]
         self._full = re.compile("".join(atoms))
-        self._begun = re.compile("".join(f"(?:{atom}" for atom in atoms) + ")?" * len(atoms) + r"\Z")
-
+        self._begun = re.compile("".join(f"(?:{atom}" for atom in atoms) + r"|\Z)" * len(atoms) + r"\Z")
         self.groups = self._full.groups
 
     def match(self, text: str, at: int) -> re.Match[str] | None:
         return self._full.match(text, at)
+
+    def fits(self, text: str) -> bool:
+        """Whether it may come where this text does."""
+        return self.match(text, 0) is not None or self.may_begin(text, 0)
 
     def may_begin(self, text: str, at: int) -> bool:
         """Whether all that is left of ``text`` may be its beginning."""
@@ -71,7 +74,10 @@ class Head:
 
 def matched(heads: Iterable[Head], text: str, at: int) -> re.Match[str] | None:
     """The first of them that is there."""
-    return next((found for head in heads if (found := head.match(text, at)) is not None), None)
+    for head in heads:
+        if found := head.match(text, at):
+            return found
+    return None
 
 
 def may_begin(heads: Iterable[Head], text: str, at: int) -> bool:
@@ -104,7 +110,8 @@ class Machine:
         self._blank: list[str] = []  # whitespace at the edge of a call: syntax unless text joins it
         self._at_edge = True  # at the beginning, or behind a call
         self._calls = 0
-        self._openers, self._places = Marks(*openers), places
+        self._openers = Marks(*openers)
+        self._places = {mark: [place for place in places if place.head.fits(mark)] for mark in openers}
         self._place = places[0]
         self._state: Callable[[], bool] = self._prose
 
@@ -137,19 +144,20 @@ class Machine:
 
     def _prose(self) -> bool:
         at, mark = self._openers.find(self._text, self._at)
-        self._content(self._text[self._at : at])
-        self._at = at
         if not mark:
+            self._pass_on(at)
             return False
-        for place in self._places:
-            head = place.head.match(self._text, at)
-            if head is not None and self._accepts(head):
-                self._place = place
-                return self._begin(head)
-        if may_begin((place.head for place in self._places), self._text, at):
-            return False
-        self._content(mark)
-        return self._go(self._prose, at + len(mark))
+        for place in self._places[mark]:
+            if head := place.head.match(self._text, at):
+                self._pass_on(at)
+                if self._accepts(head):
+                    self._place = place
+                    return self._begin(head)
+            elif place.head.may_begin(self._text, at):
+                self._pass_on(at)
+                return False
+        self._pass_on(at + len(mark))
+        return True
 
     def _behind(self) -> bool:
         """Behind a call, where another one or the end of their place may follow."""
@@ -167,6 +175,11 @@ class Machine:
     def _go(self, state: Callable[[], bool], at: int) -> bool:
         self._state, self._at = state, at
         return True
+
+    def _pass_on(self, end: int) -> None:
+        """What comes up to there is content."""
+        self._content(self._text[self._at : end])
+        self._at = end
 
     def _content(self, text: str) -> None:
         if not text:

@@ -64,9 +64,11 @@ def _form(
     )
 
 
-def _between(*marks: str) -> str:
+def _between(*marks: str, without: str = "") -> str:
     """Atom of what stands between calls and is passed over: some text with none of these marks in it."""
-    return f"(?:(?!{'|'.join(map(re.escape, marks))})[\\s\\S]){{0,256}}"
+    ends = "|".join(re.escape(mark.removeprefix("<")) for mark in marks)
+    text = f"[^<{without}]{{0,256}}+"
+    return f"{text}(?:<(?!{ends}){text}){{0,4}}+"
 
 
 def _harmony() -> Delimited:
@@ -76,7 +78,7 @@ def _harmony() -> Delimited:
     """
     start, channel, message, constrain = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
     ends = ("<|call|>", "<|end|>", "<|return|>")
-    header = _between(message, start, *ends)
+    header = _between(message, start, *ends, without=r"\s")
     call = (
         *literal(" to=functions."),
         r"([\w.-]{1,128})",
