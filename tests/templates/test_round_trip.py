@@ -27,7 +27,16 @@ from llmkit.types import FinishReason, Tool
 from llmkit_loaders.fast_tokenizer import open_tokenizer
 from llmkit_tool_parsers.plugin import OTHER_NAMES
 from tests.templates.fetch import ROOT, TEMPLATES
-from tests.templates.round_trip import PLAIN, SCALARS, Published, Written, assistant, random_call, written
+from tests.templates.round_trip import (
+    PLAIN,
+    QUESTION,
+    SCALARS,
+    Published,
+    Written,
+    assistant,
+    random_call,
+    written,
+)
 
 PAIRS = 200
 IM, LLAMA, GRANITE, DEEPSEEK = "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"
@@ -186,6 +195,18 @@ def test_the_calls_that_were_rendered_are_parsed(
             assert all(call.complete for call in found.calls), output
             assert found.text.strip() == says, output
             assert found.reasoning.strip() == thinks, output
+
+
+@pytest.mark.parametrize("template", ["Kimi-K2-Instruct", "Kimi-K2-Thinking"])
+def test_results_are_told_by_a_queue_that_the_template_keeps(template: str, tokenizer: Tokenizer) -> None:
+    chat = chat_template(Published(template, "kimi_k2", IM), tokenizer)
+    results = [{"role": "tool", "tool_call_id": f"call{i:05}", "content": f"r{i}"} for i in range(2)]
+    for _ in range(2):
+        prompt = chat.render([QUESTION, assistant([("f", {}), ("g", {})]), *results])
+        assert re.findall(r"## Return of (\S+)\n(r\d)", prompt) == [
+            ("functions.f:0", "r0"),
+            ("functions.g:1", "r1"),
+        ]
 
 
 def test_every_format_goes_through_a_template_or_is_listed_as_one_that_cannot(registry: Registry) -> None:
