@@ -24,7 +24,7 @@ from llmkit.errors import EngineError, RequestError, UsageError
 from llmkit.frontend.check import check_prompt
 from llmkit.frontend.fields import check_text
 from llmkit.frontend.grammars import grammar_spec
-from llmkit.frontend.parsing import AnswerParsers, Formats
+from llmkit.frontend.parsing import AnswerParsers, Formats, thinking_of
 from llmkit.frontend.prepare import Prepared, Preparer
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated
 from llmkit.llm_jobs import Batch, BeamJob, Job, Output, SamplingJob
@@ -191,9 +191,9 @@ class LLM:
         words = bad_word_ids(self.tokenizer, params.bad_words, self._limits.vocab_size)
         structured = params.structured
         grammar = None if structured is None else self._grammars.compile_now(structured)
-        if grammar is not None and parsers is not None:
-            grammar = parsers.behind_reasoning(grammar)
-        attachments = dataclasses.replace(prepared.attachments, bad_words=words, grammar=grammar)
+        attachments = dataclasses.replace(
+            prepared.attachments, bad_words=words, grammar=grammar, thinking=thinking_of(parsers, params)
+        )
         requests = make_requests(prompt_ids, params, RequestContext(), self._limits, attachments)
         if params.beam_search is not None:
             return BeamJob(

@@ -30,11 +30,28 @@ class CompiledGrammar(msgspec.Struct, frozen=True):
     backend: str
     """The grammar backend that made ``data`` and can load it."""
     data: bytes
-    after: tuple[int, ...] = ()
-    """Token ids that end the reasoning; constrain only what follows them. Empty: everything."""
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    """How the reasoning of an answer is told from the rest of it, and how long it may be."""
+
+    first: Literal["reasoning", "either", "answer"]
+    """What the answer begins as; ``either``: it is reasoning if one of ``starts`` comes first."""
+    end: tuple[int, ...]
+    """Token ids that are written where the budget is used up; behind them a grammar begins."""
+    ends: tuple[bytes, ...]
+    """Texts of which each ends reasoning; the first is that of ``end``."""
+    starts: tuple[bytes, ...] = ()
+    """Texts of which each begins reasoning."""
     start: int | None = None
-    """The answer is reasoning only if this is its first token, which the grammar does not know; None: it is
-    whenever there is ``after``."""
+    """The one token that a start is: before a grammar, which does not know it, reasoning begins with no
+    other."""
+    again: bool = False
+    """Reasoning may begin again within the answer."""
+    spelt: dict[int, bytes] = {}
+    """Texts of the special tokens among all these."""
+    budget: int | None = None
+    """Most tokens of reasoning, without what begins and ends it; None: as many as the model likes."""
 
 
 class GrammarAnswer(msgspec.Struct, frozen=True):
@@ -79,6 +96,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences that may not be completed."""
     grammar: CompiledGrammar | None = None
+    thinking: Thinking | None = None
+    """Where the answer may have reasoning that a grammar or a budget has to know of."""
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
@@ -294,8 +313,8 @@ class SamplePlan(msgspec.Struct, frozen=True):
 
 
 NOTHING_ALLOWED = (
-    "no token can be sampled: every one is masked (by a grammar, allowed_token_ids, bad_words or min_tokens"
-    " together) or has a logit of minus infinity"
+    "no token can be sampled: every one is masked (by a grammar, a used up thinking budget,"
+    " allowed_token_ids, bad_words or min_tokens together) or has a logit of minus infinity"
 )
 """A row's error where it is the request that leaves no token."""
 

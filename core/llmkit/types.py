@@ -108,6 +108,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     truncate_prompt_tokens: int | None = None
     """Keep the last so many prompt tokens; -1 keeps as many as the context holds."""
     structured: StructuredOutput | None = None
+    thinking_token_budget: int | None = None
+    """Most tokens of reasoning in an answer of a conversation: its end is written then, and the answer
+    follows. None: as many as the model likes."""
     plugin_args: dict[str, Any] = {}
     """Per-plugin request data, validated by each plugin's schema; plain msgpack values."""
 

@@ -151,6 +151,7 @@ from llmkit.messages import (
     StepOutput,
     StepPlan,
     StepResult,
+    Thinking,
     WorkerReport,
 )
 from llmkit.text import held_back, listing, nearest
@@ -297,6 +298,7 @@ __all__ = [
     "StepResult",
     "StructuredOutput",
     "TappableModel",
+    "Thinking",
     "TokenLogprob",
     "Tokenizer",
     "TokenizerSpec",

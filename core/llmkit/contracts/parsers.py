@@ -50,12 +50,13 @@ class ReasoningFormat(Protocol):
         """Special tokens that its parser must see spelt out in the text."""
 
     @property
-    def start(self) -> str:
-        """What begins reasoning where the model writes it itself; empty if it never does."""
+    def starts(self) -> Sequence[str]:
+        """Texts of which each begins reasoning where the model writes it itself, the usual one first."""
 
     @property
-    def end(self) -> str:
-        """What ends reasoning: written for the model where its budget is used up."""
+    def ends(self) -> Sequence[str]:
+        """Texts of which each ends reasoning, besides calls. The first leads right to the answer: it is
+        written for the model where its thinking budget is used up. None: nothing can."""
 
     @property
     def source(self) -> str:

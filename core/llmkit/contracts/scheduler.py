@@ -92,7 +92,7 @@ class Drafter(Protocol):
 
 
 class Accept(Protocol):
-    """Tells of tokens that a request with a grammar got. Since 0.1."""
+    """Tells of tokens that a request with a grammar or a thinking budget got. Since 0.1."""
 
     def __call__(self, request_id: str, tokens: Sequence[int]) -> int | None:
         """The index of the token after which nothing may follow, if there is one: the request ends there.
@@ -116,7 +116,7 @@ class SchedulerSpec:
     drafter: Drafter | None = None
     """None: no request ever takes drafts."""
     accept: Accept | None = None
-    """Called with all that requests with a grammar get; None: no request comes with one."""
+    """Called with all that requests with a grammar or ``thinking`` get; None: none comes with either."""
     directory: KVDirectory | None = None
     """Of the KV connector; None without one."""
 

@@ -55,7 +55,7 @@ class EngineCore:
         """Outputs of steps that a call waited for; whatever is given next begins with them."""
         self._open: set[str] = set()
         self._loading: dict[str, AddRequest] = {}
-        """Requests whose grammar is not there yet; the scheduler does not know them."""
+        """Requests whose grammar or vocabulary is not there yet; the scheduler does not know them."""
 
     @property
     def has_work(self) -> bool:
@@ -70,7 +70,7 @@ class EngineCore:
 
     def add(self, request: AddRequest) -> list[StepOutput]:
         """Queue a request; one that cannot be queued ends here, with an error output."""
-        if request.grammar is None:
+        if request.grammar is None and request.thinking is None:
             return self._queue(request)
         name = request.request_id
         if name in self._open:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llmkit.contracts.grammar import Grammar, GrammarBackend, GrammarMatcher, GrammarSpec, MaskRow
+from llmkit.engine.thinking import Phase, Place, ThinkingRules
 from llmkit.lru import LruCache
 from llmkit.messages import AddRequest, CompiledGrammar
 
@@ -26,7 +27,7 @@ _WORD_BITS = 32
 
 
 class GrammarManager:
-    """One matcher for each request with a grammar; owns them and the loaded grammars they share.
+    """Where each request with a grammar or a thinking budget is; owns that and the grammars they share.
 
     Used by the engine's thread; loading runs in threads of its own and touches nothing but the grammar it
     loads. A matcher stands behind the last token it was given by :meth:`accept`, so preemption does not
@@ -38,22 +39,21 @@ class GrammarManager:
     ) -> None:
         """``spec`` is called once, in a thread, when the first grammar comes; ``backend`` makes by name."""
         self._backends = _Backends(spec, backend)
-        self._loaded = LruCache[tuple[str, bytes], Future[Grammar]](MAX_LOADED, MAX_LOADED_BYTES)
+        self._loaded = LruCache[CompiledGrammar | None, Future[Grammar | None]](MAX_LOADED, MAX_LOADED_BYTES)
         self._loaders = ThreadPoolExecutor(_LOADERS, "load-grammar")
-        self._loading: dict[str, Future[Grammar]] = {}
+        self._loading: dict[str, Future[Grammar | None]] = {}
         self._done = threading.Event()
         self._states: dict[str, _State] = {}
-        self._sources: dict[str, CompiledGrammar] = {}
+        self._sources: dict[str, AddRequest] = {}
 
     # ---- life of a request ----
 
     def add(self, request: AddRequest) -> None:
-        """Begin to load the request's grammar, where it has one."""
-        source = request.grammar
-        if source is None:
+        """Begin to load the request's grammar, where it has one, and the vocabulary."""
+        if request.grammar is None and request.thinking is None:
             return
-        self._sources[request.request_id] = source
-        self._loading[request.request_id] = self._load(source)
+        self._sources[request.request_id] = request
+        self._loading[request.request_id] = self._load(request.grammar)
 
     def ready(self, request_id: str) -> bool:
         """Whether the request may run: its grammar is loaded, or it has none.
@@ -68,13 +68,17 @@ class GrammarManager:
         del self._loading[request_id]
         source = self._sources[request_id]
         try:
-            matcher = loading.result().matcher()
+            grammar = loading.result()
+            matcher = None if grammar is None else grammar.matcher()
         except Exception as error:  # a plugin's code: its words end this request alone
-            self._loaded.pop((source.backend, source.data))
+            self._loaded.pop(source.grammar)
             self.remove(request_id)
             raise ValueError(f"the grammar could not be loaded: {type(error).__name__}: {error}") from error
-        assert self._backends.ends is not None, "a grammar was loaded"
-        state = self._states[request_id] = _State(matcher, self._backends.ends, source.after, source.start)
+        ends, texts = self._backends.vocabulary
+        rules = None
+        if source.thinking is not None:
+            rules = ThinkingRules(source.thinking, texts, grammar=matcher is not None)
+        state = self._states[request_id] = _State(matcher, ends, rules)
         if state.failed:
             self.remove(request_id)
             raise ValueError(state.failed)
@@ -105,7 +109,7 @@ class GrammarManager:
     def propose(self, request_id: str, drafts: Sequence[int], most: int) -> tuple[list[int], int]:
         """What to compute ahead: forced tokens first, then ``drafts`` as far as the grammar allows them.
 
-        A token is forced where the grammar allows no other. Drafts that differ from what is forced, and
+        A token is forced where nothing else may come. Drafts that differ from what is forced, and
         all after an end token, are dropped.
 
         :returns: at most ``most`` tokens, and how many of them are forced.
@@ -148,12 +152,11 @@ class GrammarManager:
 
     # ---- loading ----
 
-    def _load(self, source: CompiledGrammar) -> Future[Grammar]:
-        key = (source.backend, source.data)
-        loading = self._loaded.get(key)
+    def _load(self, source: CompiledGrammar | None) -> Future[Grammar | None]:
+        loading = self._loaded.get(source)
         if loading is None:
             loading = self._loaders.submit(self._backends.load, source)
-            self._loaded.put(key, loading, len(source.data))
+            self._loaded.put(source, loading, 0 if source is None else len(source.data))
         loading.add_done_callback(lambda _: self._done.set())  # at once where it is there already
         return loading
 
@@ -169,14 +172,23 @@ class _Backends:
         self._lock = threading.Lock()
         self._spec: GrammarSpec | None = None
         self._made: dict[str, GrammarBackend] = {}
-        self.ends: Ends | None = None
-        """Once something was loaded."""
+        self._ends: Ends | None = None
 
-    def load(self, source: CompiledGrammar) -> Grammar:
+    @property
+    def vocabulary(self) -> tuple[Ends, Sequence[bytes]]:
+        """End tokens, and each token's text; once something was loaded."""
+        assert self._spec is not None, "something was loaded"
+        assert self._ends is not None, "it comes with the vocabulary"
+        return self._ends, self._spec.token_bytes
+
+    def load(self, source: CompiledGrammar | None) -> Grammar | None:
+        """The grammar, where there is one, and in any case the vocabulary."""
         with self._lock:
             if self._spec is None:
                 self._spec = self._make_spec()
-                self.ends = Ends.of(self._spec)
+                self._ends = Ends.of(self._spec)
+            if source is None:
+                return None
             if source.backend not in self._made:
                 self._made[source.backend] = self._make_backend(source.backend, self._spec)
         return self._made[source.backend].load(source.data)
@@ -198,74 +210,67 @@ class Ends:
 
 @dataclass(slots=True)
 class _State:
-    """One request's place in its grammar.
+    """One request's place in its reasoning and its grammar; either may be missing.
 
     ``path`` is what was looked at beyond the accepted tokens, ``ahead`` the masks behind each of it, the
     first behind none; so no mask is computed twice. None in ``ahead`` constrains nothing.
     """
 
-    matcher: GrammarMatcher
+    matcher: GrammarMatcher | None
     ends: Ends
-    after: tuple[int, ...]
-    start: int | None
-    """May come as the first token, and then begins reasoning; None once that is past."""
-    tail: tuple[int, ...] = ()
-    """The last tokens of the reasoning that ``after`` has not ended yet."""
-    begun: bool = False
+    rules: ThinkingRules | None
+    place: Place = Place(Phase.ANSWERING)
+    """Of the last accepted token, or of the last one looked at while looking ahead."""
     failed: str = ""
     """Why it can give no mask any more; told by the next ``accept``."""
     path: list[int] = field(default_factory=list)
     ahead: list[MaskRow | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.begun = not self.after or self.start is not None
-        self.ahead = [self._mask() if self.begun else None]
-        if self.start is not None and not self.failed:
-            first = self.ahead[0]
-            assert first is not None, "it has begun"
-            first.view(np.uint32)[self.start // _WORD_BITS] |= np.uint32(1 << self.start % _WORD_BITS)
+        if self.rules is not None:
+            self.place = self.rules.first()
+        self.ahead = [self._mask()]
 
     def accept(self, tokens: Sequence[int]) -> int | None:
         if self.failed:
             raise ValueError(self.failed)
         seen = 0
         for index, token in enumerate(tokens):
-            start, self.start = self.start, None
-            if not self.begun:
-                self._reason(token)
-            elif token == start:
-                self.begun = False
-            elif token in self.ends.ids and _allows(self.ahead[seen], token):
+            constrained = self._constrained
+            if constrained and token in self.ends.ids and _allows(self.ahead[seen], token):
                 return index
-            elif not self._take(token):
-                raise ValueError(self.failed or f"token {token} came where the grammar does not allow it")
+            if not self._step(token):
+                raise ValueError(
+                    self.failed or f"token {token} came where {self._forbidding} does not allow it"
+                )
             seen = self._follow(seen, token)
             if self.failed:
                 raise ValueError(self.failed)
-            if self._complete(self.ahead[seen]):
+            if self._constrained and self._complete(self.ahead[seen]):
                 return index
         del self.path[:seen], self.ahead[:seen]
         return None
 
     def propose(self, drafts: Sequence[int], most: int) -> tuple[list[int], int]:
-        if not self.begun:
-            return list(drafts[:most]), 0
         self._forget()
+        place, taken = self.place, 0
         given, forced = list(drafts), 0
         while len(self.path) < most and not self.failed:
             token = self._only(self.ahead[-1]) if len(self.path) == forced < MAX_AHEAD else None
             if token is not None:
                 forced += 1
                 given = given[1:] if given[:1] == [token] else []
-            elif given and given[0] not in self.ends.ids and _allows(self.ahead[-1], given[0]):
+            elif given and self._may_draft(given[0]):
                 token = given.pop(0)
             else:
                 break
-            if not self._take(token):
+            knows = self._known_to_grammar(token)
+            if not self._step(token):
                 break
+            taken += knows
             self.path.append(token)
             self.ahead.append(self._mask())
-        self._back(len(self.path))
+        self._back(taken, place)
         return list(self.path), min(forced, len(self.path))
 
     def rows(self, drafts: Sequence[int]) -> Sequence[MaskRow | None]:
@@ -276,56 +281,95 @@ class _State:
             self._walk(drafts)
         return self.ahead[: 1 + len(drafts)]
 
+    @property
+    def _constrained(self) -> bool:
+        """Whether the grammar says what comes next."""
+        return self.matcher is not None and self.place.constrained
+
     def _walk(self, drafts: Sequence[int]) -> None:
         self._forget()
-        begun, tail, taken = self.begun, self.tail, 0
+        place, taken, lost = self.place, 0, False
         for token in drafts:
-            if not self.begun:
-                self._reason(token)
-                mask = self._mask() if self.begun else None
-            elif self.ahead[-1] is self.ends.mask:
-                mask = self.ends.mask
-            elif token not in self.ends.ids and self._take(token):
-                taken += 1
-                mask = self._mask()
-            else:
-                mask = self.ends.mask
+            knows = self._known_to_grammar(token)
+            lost = lost or (self._constrained and token in self.ends.ids) or not self._step(token)
+            taken += knows and not lost
             self.path.append(token)
-            self.ahead.append(mask)
-        self._back(taken)
-        self.begun, self.tail = begun, tail
+            self.ahead.append(self.ends.mask if lost else self._mask())
+        self._back(taken, place)
 
     def _follow(self, seen: int, token: int) -> int:
         """One further along ``path`` where it went by ``token``, else along a new one."""
         if self.path[seen : seen + 1] != [token]:
             del self.path[seen:], self.ahead[seen + 1 :]
             self.path.append(token)
-            self.ahead.append(self._mask() if self.begun else None)
+            self.ahead.append(self._mask())
         return seen + 1
 
     def _forget(self) -> None:
         del self.path[:], self.ahead[1:]
 
-    def _reason(self, token: int) -> None:
-        self.tail = (*self.tail, token)[-len(self.after) :]
-        self.begun = self.tail == self.after
+    def _may_draft(self, token: int) -> bool:
+        """Whether a guess may be looked at: an end of the grammar's text is nothing to go on from."""
+        return _allows(self.ahead[-1], token) and not (self._constrained and token in self.ends.ids)
+
+    def _known_to_grammar(self, token: int) -> bool:
+        """Whether the grammar is to be told of ``token``, which comes next."""
+        return self._constrained and not self._starts(token)
+
+    def _starts(self, token: int) -> bool:
+        """Whether it begins reasoning before the grammar."""
+        return self.rules is not None and self.place.phase is Phase.OPENING and token == self.rules.start
+
+    def _step(self, token: int) -> bool:
+        """Go on by one token; False, and nothing changed, where it may not come."""
+        if self._known_to_grammar(token):
+            if not self._take(token):
+                return False
+        elif self.rules is not None and self.rules.forced(self.place) not in (None, token):
+            return False
+        if self.rules is not None:
+            self.place = self.rules.after(self.place, token)
+        return True
 
     def _take(self, token: int) -> bool:
+        assert self.matcher is not None, "it constrains"
         try:
             return self.matcher.accept(token)
         except Exception as error:  # noqa: BLE001 - a plugin's code: ends this request alone
             self.failed = f"the grammar failed: {type(error).__name__}: {error}"
             return False
 
-    def _back(self, count: int) -> None:
+    def _back(self, count: int, place: Place) -> None:
+        self.place = place
         try:
-            if count:
+            if count and self.matcher is not None:
                 self.matcher.rollback(count)
         except Exception as error:  # noqa: BLE001 - as above
             self.failed = f"the grammar failed: {type(error).__name__}: {error}"
 
-    def _mask(self) -> MaskRow:
+    @property
+    def _forbidding(self) -> str:
+        return "the grammar" if self._constrained else "the end of reasoning"
+
+    def _mask(self) -> MaskRow | None:
+        """What may come next; None for anything."""
+        if self.rules is not None and (forced := self.rules.forced(self.place)) is not None:
+            return _with(np.zeros_like(self.ends.mask), forced)
+        if not self._constrained:
+            return None
+        mask = self._grammar_mask()
+        if (
+            self.rules is None
+            or self.place.phase is not Phase.OPENING
+            or self.rules.start is None
+            or self.failed
+        ):
+            return mask
+        return _with(mask, self.rules.start)
+
+    def _grammar_mask(self) -> MaskRow:
         """Where the grammar is now; the end tokens' once it has failed."""
+        assert self.matcher is not None, "it constrains"
         mask = np.zeros_like(self.ends.mask)
         began_s = time.thread_time()
         try:
@@ -359,3 +403,8 @@ class _State:
 
 def _allows(mask: MaskRow | None, token: int) -> bool:
     return mask is None or bool(int(mask[token // _WORD_BITS]) >> token % _WORD_BITS & 1)
+
+
+def _with(mask: MaskRow, token: int) -> MaskRow:
+    mask.view(np.uint32)[token // _WORD_BITS] |= np.uint32(1 << token % _WORD_BITS)
+    return mask

@@ -50,7 +50,7 @@ def book(
     _count(part, tokens, totals)
     taken, end = request.extend(tokens)
     whole = False
-    if accept is not None and request.source.grammar is not None and tokens:
+    if accept is not None and request.followed and tokens:
         try:
             complete = accept(request.request_id, tokens[:taken])
         except ValueError as error:

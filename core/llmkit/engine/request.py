@@ -68,6 +68,8 @@ class Request:
     """``end_ids``, of which every token is asked for."""
     least: int = field(init=False)
     """Tokens that it has before an end token counts."""
+    followed: bool = field(init=False)
+    """A grammar or a thinking budget has to know its tokens."""
 
     def __post_init__(self) -> None:
         source = self.source
@@ -76,6 +78,7 @@ class Request:
         self.max_tokens = source.max_tokens
         self.num_known = len(self.tokens)
         self.all_ends = frozenset(self.end_ids)
+        self.followed = source.grammar is not None or source.thinking is not None
         self.least = self.num_prompt_tokens + source.params.min_tokens
         if source.params.prompt_logprobs is None:
             self.prompt_logprobs_from = self.num_prompt_tokens

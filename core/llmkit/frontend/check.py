@@ -64,6 +64,7 @@ _NOT_WITH_BEAMS = (
     "allowed_token_ids",
     "stop",
     "structured",
+    "thinking_token_budget",
     "plugin_args",
 )
 """What beams would have to ignore. Temperature and truncation are about sampling, which a search is not."""
@@ -85,6 +86,7 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
     texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
     _allowed(params.allowed_token_ids, vocab_size)
     check_structured(params.structured)
+    check_budget(params.thinking_token_budget)
     check_plugin_args(params.plugin_args)
     check_choices(params)
     _beams_fit(params, vocab_size)
@@ -115,6 +117,12 @@ def check_truncation(most: Any) -> None:
                 param="truncate_prompt_tokens",
                 code="invalid_value",
             )
+
+
+def check_budget(budget: Any) -> None:
+    """:raises RequestError: ``thinking_token_budget`` is no number of tokens."""
+    if budget is not None:
+        integer("thinking_token_budget", budget, 0)
 
 
 def check_structured(wanted: Any) -> None:

@@ -17,7 +17,7 @@ from llmkit.frontend.check import check_choices, check_priority, check_prompt, c
 from llmkit.frontend.generation import Accepted, Deadline, EngineGeneration
 from llmkit.frontend.grammars import GrammarCompiler
 from llmkit.frontend.observers import Observers
-from llmkit.frontend.parsing import AnswerParsers, Formats
+from llmkit.frontend.parsing import AnswerParsers, Formats, thinking_of
 from llmkit.frontend.prepare import Preparer
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated
 from llmkit.frontend.room import Place, Room
@@ -159,6 +159,7 @@ class FrontGenerator:
     async def _attached(
         self, params: SamplingParams, attachments: Attachments, parsers: AnswerParsers | None
     ) -> Attachments:
+        attachments = dataclasses.replace(attachments, thinking=thinking_of(parsers, params))
         if params.bad_words:
             # Two texts a word to tokenize: milliseconds where there are many.
             words = await asyncio.to_thread(
@@ -171,8 +172,6 @@ class FrontGenerator:
                     "structured is not available here: this server compiles no grammars", param="structured"
                 )
             grammar = await self._grammars.compile(params.structured)
-            if parsers is not None:
-                grammar = parsers.behind_reasoning(grammar)
             attachments = dataclasses.replace(attachments, grammar=grammar)
         return attachments
 

@@ -9,7 +9,6 @@ import msgspec
 
 from llmkit.contracts import (
     ArgumentsDelta,
-    CompiledGrammar,
     Content,
     Delta,
     OutputParser,
@@ -18,12 +17,15 @@ from llmkit.contracts import (
     Reasoning,
     ReasoningFormat,
     SamplingParams,
+    Thinking,
     Tokenizer,
     ToolCallClosed,
     ToolFormat,
 )
 from llmkit.errors import RequestError
+from llmkit.frontend.check import check_budget
 from llmkit.frontend.stop import StopMatcher
+from llmkit.frontend.thinking import ThinkingMarks, unknown_reasoning
 from llmkit.types import FinishReason
 
 
@@ -48,16 +50,11 @@ class Formats:
             self.tool_ids = _special(tokenizer, (*tool.special_tokens, *tool.openers))
         """Special tokens that the parser must see, whatever a request shows of them."""
         self.reasoning_ids = frozenset[int]()
-        self.start_id: int | None = None
-        """The one token that begins reasoning, if there is such."""
-        self.end_ids: tuple[int, ...] = ()
-        """The tokens that end it."""
+        self.thinking: ThinkingMarks | None = None
         if reasoning is not None:
-            marks = (*reasoning.special_tokens, reasoning.start, reasoning.end)
+            marks = (*reasoning.special_tokens, *reasoning.starts, *reasoning.ends)
             self.reasoning_ids = _special(tokenizer, marks)
-            start = tokenizer.encode(reasoning.start, add_special_tokens=False)
-            self.start_id = start[0] if len(start) == 1 else None
-            self.end_ids = tuple(tokenizer.encode(reasoning.end, add_special_tokens=False))
+            self.thinking = ThinkingMarks(tokenizer, reasoning, reasoning_name)
 
     def answer(self, asked: Parsing | None) -> AnswerParsers | None:
         """None where there is nothing to parse.
@@ -136,24 +133,31 @@ class AnswerParsers:
             raise RequestError(f"tools: {error}", param="tools", code="invalid_value") from None
         return msgspec.structs.replace(params, structured=wanted)
 
-    def behind_reasoning(self, grammar: CompiledGrammar) -> CompiledGrammar:
-        """A grammar that holds once the reasoning, if there is any, has ended."""
-        formats = self._formats
-        if self._reasoning is None or not formats.end_ids:
-            return grammar
-        if self._begins_reasoning:
-            return msgspec.structs.replace(grammar, after=formats.end_ids)
-        closed = self._spec.prompt_tail.rstrip().endswith(self._reasoning.end)
-        if closed or formats.start_id is None:
-            return grammar
-        return msgspec.structs.replace(grammar, after=formats.end_ids, start=formats.start_id)
+    def thinking(self, budget: int | None, *, grammar: bool) -> Thinking | None:
+        """What the engine must know of the reasoning, to end it or to hold a grammar back until it has.
 
-    @property
-    def _begins_reasoning(self) -> bool:
-        """Whether the answer is reasoning from its first character on: its parser knows."""
-        assert self._reasoning is not None
-        parser = self._reasoning.parser(self._spec)
-        return any(isinstance(d, Reasoning) for d in (*parser.feed("a"), *parser.finish(FinishReason.LENGTH)))
+        :raises RequestError: there is a ``budget``, and the reasoning is not parsed or cannot be ended.
+        """
+        marks = self._formats.thinking if self._asked.reasoning else None
+        if marks is None and budget is not None:
+            raise unknown_reasoning(budget)
+        return None if marks is None else marks.of(self._spec, budget, grammar=grammar)
+
+
+def thinking_of(parsers: AnswerParsers | None, params: SamplingParams) -> Thinking | None:
+    """What the engine must know of the reasoning in answers to a request; ``parsers`` as its answers have.
+
+    :raises RequestError: as :meth:`AnswerParsers.thinking`.
+    """
+    budget = params.thinking_token_budget
+    check_budget(budget)
+    if budget is None and params.structured is None:
+        return None
+    if parsers is not None:
+        return parsers.thinking(budget, grammar=params.structured is not None)
+    if budget is not None:
+        raise unknown_reasoning(budget)
+    return None
 
 
 class PlainText:

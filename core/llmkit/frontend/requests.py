@@ -16,6 +16,7 @@ from llmkit.contracts import (
     EngineReady,
     RequestContext,
     SamplingParams,
+    Thinking,
     Tokenizer,
 )
 from llmkit.errors import RequestError
@@ -30,6 +31,7 @@ from llmkit.frontend.check import (
 from llmkit.frontend.fields import texts
 from llmkit.frontend.output import params_of_choice
 from llmkit.frontend.services import FrontModel
+from llmkit.frontend.thinking import check_writable
 
 _FLAT_TEMPERATURE = 1e6
 """Above it every distribution is flat to single precision, in which larger ones may overflow."""
@@ -70,6 +72,7 @@ class Attachments:
     """Of hooks and logits processors."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: CompiledGrammar | None = None
+    thinking: Thinking | None = None
 
 
 def truncated(prompt_ids: Sequence[int], params: SamplingParams, limits: Limits) -> Sequence[int]:
@@ -126,6 +129,8 @@ def make_requests(
     if default is None:
         default = limits.default_max_tokens
     max_tokens = resolve_max_tokens(len(ids), params.max_tokens, limits.max_model_len, default)
+    eos_ids = () if params.ignore_eos else limits.eos_ids
+    check_writable(attachments.thinking, eos_ids, limits.vocab_size)
     base = uuid.uuid4().hex
     keys = attachments.cache_keys
     if limits.isolate_callers:
@@ -136,7 +141,7 @@ def make_requests(
         params=_in_engine_terms(params, max_tokens, limits),
         seed=_seed(params, limits),
         max_tokens=max_tokens,
-        eos_ids=() if params.ignore_eos else limits.eos_ids,
+        eos_ids=eos_ids,
         priority=context.priority,
         arrival_s=time.time(),
         cache_salt=context.cache_salt,
@@ -145,6 +150,7 @@ def make_requests(
         caller=context.caller,
         bad_words=attachments.bad_words,
         grammar=attachments.grammar,
+        thinking=attachments.thinking,
     )
     if params.beam_search is not None:
         return [first]
@@ -182,6 +188,7 @@ def _in_engine_terms(params: SamplingParams, max_tokens: int, limits: Limits) ->
         stop=(),
         bad_words=(),
         structured=None,
+        thinking_token_budget=None,
         plugin_args={},
         truncate_prompt_tokens=None,
     )

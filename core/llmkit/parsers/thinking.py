@@ -33,14 +33,6 @@ class Tags:
     special_tokens: Sequence[str] = ()
     source: str = ""
 
-    @property
-    def start(self) -> str:
-        return self.starts[0]
-
-    @property
-    def end(self) -> str:
-        return self.ends[0]
-
     def parser(self, spec: ParserSpec) -> OutputParser:
         return TagParser(self, spec)
 

@@ -131,7 +131,7 @@ class ReasoningParserContract:
             parser = made.parser(example.spec)
             for character in example.text:
                 if any(isinstance(delta, Reasoning) for delta in parser.feed(character)):
-                    assert parsed(parser, [made.end, "answer"])[-1] == Content("answer"), example.id
+                    assert parsed(parser, [made.ends[0], "answer"])[-1] == Content("answer"), example.id
                     break
 
     def _words(self) -> list[str]:

@@ -123,6 +123,8 @@ async def _choices(body: ChatRequest, request: Request, services: Services) -> C
     parses = body.parse_output is not False
     if not parses and asked.calls in ("required", "named"):
         raise RequestError("parse_output is false, and tool_choice asks for a call", param="parse_output")
+    if not parses and body.thinking_token_budget is not None:
+        raise RequestError("parse_output is false, and thinking_token_budget needs it", param="parse_output")
     prompt = await render(
         services,
         body,

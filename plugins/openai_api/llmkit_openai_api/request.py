@@ -51,6 +51,7 @@ _SAMPLING = (
     "best_of",
     "prompt_logprobs",
     "truncate_prompt_tokens",
+    "thinking_token_budget",
 )
 """Fields with the same name and meaning in a body, in a generation config and in SamplingParams."""
 

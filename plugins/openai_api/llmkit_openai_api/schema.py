@@ -82,6 +82,7 @@ class SamplingBody(Body):
     allowed_token_ids: Annotated[list[Integer], Field(max_length=MAX_TOKENS)] | None = None
     truncate_prompt_tokens: Integer | None = None
     prompt_logprobs: Integer | None = None
+    thinking_token_budget: Integer | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     include_stop_str_in_output: bool | None = None

@@ -27,8 +27,8 @@ class Harmony:
     """Analysis is reasoning; what is for a tool goes on as it was written, for the parser of calls."""
 
     special_tokens: Sequence[str] = MARKERS
-    start: str = f"{CHANNEL}analysis{MESSAGE}"
-    end: str = f"{END}{START}assistant{CHANNEL}final{MESSAGE}"
+    starts: Sequence[str] = (f"{CHANNEL}analysis{MESSAGE}",)
+    ends: Sequence[str] = (f"{END}{START}assistant{CHANNEL}final{MESSAGE}", *ENDS)
     source: str = "openai/harmony: docs/format.md"
 
     def parser(self, spec: ParserSpec) -> OutputParser:

@@ -11,8 +11,8 @@ from llmkit.contracts import Content, Delta, FinishReason, OutputParser, ParserS
 @dataclass(frozen=True, slots=True)
 class Plain:
     special_tokens: Sequence[str] = ()
-    start: str = ""
-    end: str = ""
+    starts: Sequence[str] = ()
+    ends: Sequence[str] = ()
     source: str = "llmkit: a format without marks"
 
     def parser(self, spec: ParserSpec) -> OutputParser:

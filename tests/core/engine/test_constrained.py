@@ -14,7 +14,7 @@ from llmkit.contracts import AddRequest, FinishReason, SamplingParams
 from llmkit.contracts.grammar import GrammarSpec
 from llmkit.engine.drafts import SpeculativeDrafter
 from llmkit.engine.grammars import GrammarManager
-from llmkit.messages import CompiledGrammar
+from llmkit.messages import CompiledGrammar, Thinking
 from llmkit.testing.kv_model import KVModelSpec, generate
 
 from .harness import Engine, make_request
@@ -79,8 +79,13 @@ def make_engine(**limits: Any) -> Engine:
 
 
 def asking(name: str, prompt: Sequence[int], places: Any = FORM, **fields: Any) -> AddRequest:
-    grammar = CompiledGrammar("places", msgspec.msgpack.encode(places), fields.pop("after", ()))
+    grammar = CompiledGrammar("places", msgspec.msgpack.encode(places))
     return make_request(name, prompt, fields.pop("max_tokens", 30), grammar=grammar, **fields)
+
+
+def ending_with(*end: int, **more: Any) -> Thinking:
+    """Reasoning from the first token on, until these come."""
+    return Thinking("reasoning", end, (bytes(end),), **more)
 
 
 def alone(prompt: Sequence[int], places: Sequence[Sequence[int]] = FORM) -> list[int]:
@@ -129,7 +134,7 @@ def test_only_what_follows_the_reasoning_is_constrained(overlapped: bool) -> Non
     engine = make_engine(overlapped=overlapped)
     prompt = [5, 6, 7]
     free = generate(MODEL, prompt, 6)
-    engine.add(asking("a", prompt, after=(free[3],)))
+    engine.add(asking("a", prompt, thinking=ending_with(free[3])))
     engine.run()
     tokens = engine.tokens["a"]
     begins = free.index(free[3]) + 1

@@ -13,7 +13,7 @@ import pytest
 from llmkit.contracts import AddRequest, SamplingParams
 from llmkit.contracts.grammar import GrammarSpec
 from llmkit.engine.grammars import MAX_AHEAD, GrammarManager
-from llmkit.messages import CompiledGrammar
+from llmkit.messages import CompiledGrammar, Thinking
 
 xgrammar = pytest.importorskip("xgrammar")
 
@@ -72,9 +72,14 @@ class Matcher:
         self._matcher.rollback(count)
 
 
-def request(name: str, regex: str, after: tuple[int, ...] = (), start: int | None = None) -> AddRequest:
-    grammar = CompiledGrammar("regexes", regex.encode(), after, start)
-    return AddRequest(name, [1], SamplingParams(), 0, 99, (EOS,), grammar=grammar)
+def request(name: str, regex: str | None, thinking: Thinking | None = None) -> AddRequest:
+    grammar = None if regex is None else CompiledGrammar("regexes", regex.encode())
+    return AddRequest(name, [1], SamplingParams(), 0, 99, (EOS,), grammar=grammar, thinking=thinking)
+
+
+def thinks(end: bytes, **more: Any) -> Thinking:
+    """Reasoning from the first token on, unless ``more`` says otherwise."""
+    return Thinking(**{"first": "reasoning", "end": tuple(end), "ends": (end,), **more})
 
 
 def manager_of(*requests: AddRequest) -> GrammarManager:
@@ -123,10 +128,12 @@ def test_a_token_that_may_not_come_is_an_error(token: int) -> None:
 
 def test_reasoning_may_begin_with_its_one_token() -> None:
     begin, end = ord("<"), ord(">")
-    manager = manager_of(request("a", "ab", (end,), begin), request("b", "ab", (end,), begin))
+    thinking = thinks(b">", first="either", starts=(b"<",), start=begin)
+    manager = manager_of(request("a", "ab", thinking), request("b", "ab", thinking))
     for name in ("a", "b"):
         assert allowed(manager, name) == [{ord("a"), begin}]
-        assert manager.propose(name, [begin], 4) == ([], 0)
+        assert manager.propose(name, [begin, 7], 4) == ([begin, 7], 0)
+        assert allowed(manager, name, [begin]) == [{ord("a"), begin}, None]
     assert manager.accept("a", [begin]) is None
     assert allowed(manager, "a") == [None]
     assert manager.accept("a", [*b"x<y", end]) is None
@@ -190,7 +197,7 @@ def test_drafts_that_were_refused_leave_no_trace() -> None:
 
 
 def test_reasoning_is_free_until_it_ends() -> None:
-    manager = manager_of(request("a", "(yes|no)", after=(60, 62)))
+    manager = manager_of(request("a", "(yes|no)", thinks(b"<>")))
     assert allowed(manager, "a") == [None]
     assert manager.accept("a", [*b"why <"]) is None
     assert allowed(manager, "a") == [None]
@@ -202,7 +209,7 @@ def test_reasoning_is_free_until_it_ends() -> None:
 
 
 def test_the_end_of_reasoning_and_the_answer_may_come_in_one_step() -> None:
-    manager = manager_of(request("a", "(yes|no)", after=(62,)))
+    manager = manager_of(request("a", "(yes|no)", thinks(b">")))
     assert manager.accept("a", [*b"well>", YES]) == 5
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmkit.contracts import CompiledGrammar, Finished, Parsing, StepOutput, StructuredOutput, Tool
+from llmkit.contracts import Finished, Parsing, StepOutput, StructuredOutput, Tool
 from llmkit.errors import RequestError
 from llmkit.fold import FoldedCall, FoldedChoice, fold
 from llmkit.frontend.output import OutputPipeline
@@ -222,28 +222,3 @@ def test_what_cannot_be_constrained_is_refused() -> None:
     assert required is not None
     with pytest.raises(RequestError, match="give only one of them"):
         required.constrained(SamplingParams(structured=StructuredOutput("json_object")))
-
-
-class Letters(Thoughts):
-    """Its reasoning begins with one token."""
-
-    start = "("
-
-
-@pytest.mark.parametrize(
-    ("reasoning", "tail", "after", "start"),
-    [
-        pytest.param(Thoughts(), "((", (41, 41), None, id="the-prompt-begins-it"),
-        pytest.param(Letters(), "", (41, 41), 40, id="the-model-may-begin-it"),
-        pytest.param(Letters(), "(())\n", (), None, id="the-prompt-has-ended-it"),
-        pytest.param(Thoughts(), "", (), None, id="no-one-token-begins-it"),
-        pytest.param(None, "((", (), None, id="there-is-none"),
-    ],
-)
-def test_a_grammar_holds_behind_the_reasoning(
-    reasoning: Thoughts | None, tail: str, after: tuple[int, ...], start: int | None
-) -> None:
-    parsers = Formats(Bytes(), Brackets(), reasoning).answer(Parsing(tools=(F,), prompt_tail=tail))
-    assert parsers is not None
-    grammar = parsers.behind_reasoning(CompiledGrammar("b", b"g"))
-    assert grammar == CompiledGrammar("b", b"g", after, start)

@@ -26,12 +26,14 @@ class Thoughts:
     """Open from the start where the prompt's tail ends with ``((``."""
 
     special_tokens: Sequence[str] = ()
-    start = "(("
-    end = "))"
     source = "a toy"
 
+    def __init__(self, start: str = "((", end: str = "))") -> None:
+        self.starts: Sequence[str] = (start,)
+        self.ends: Sequence[str] = (end,)
+
     def parser(self, spec: ParserSpec) -> OutputParser:
-        return _Thinking(spec)
+        return _Thinking(spec, self.starts[0], self.ends[0])
 
 
 class Brackets:
@@ -50,16 +52,17 @@ class Brackets:
 
 
 class _Thinking:
-    def __init__(self, spec: ParserSpec) -> None:
-        self._open = spec.prompt_tail.endswith("((")
-        self._ends = ("))", *spec.openers)
+    def __init__(self, spec: ParserSpec, start: str, end: str) -> None:
+        self._start, self._end = start, end
+        self._open = spec.prompt_tail.endswith(start)
+        self._ends = (end, *spec.openers)
         self._held = ""
 
     def feed(self, text: str) -> list[Delta]:
         deltas: list[Delta] = []
         self._held += text
         while self._held:
-            marks = self._ends if self._open else ("((",)
+            marks = self._ends if self._open else (self._start,)
             place, mark = min(((self._held.find(m), m) for m in marks if m in self._held), default=(-1, ""))
             if place < 0:
                 sure = len(self._held) - held_back(self._held, marks)
@@ -67,8 +70,8 @@ class _Thinking:
                 self._held = self._held[sure:]
                 break
             deltas += self._said(self._held[:place])
-            kept = mark if mark not in ("((", "))") else ""
-            self._open = mark == "(("
+            kept = mark if mark not in (self._start, self._end) else ""
+            self._open = mark == self._start
             self._held = self._held[place + len(mark) :]
             deltas += self._said(kept)
         return deltas

@@ -367,7 +367,7 @@ def test_every_format_is_in_the_suite() -> None:
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "identity"])
 def test_what_starts_and_ends_reasoning_does(name: str) -> None:
     made = FORMATS[name]
-    events = parsed(made.parser(ParserSpec()), [f"{made.start}thought{made.end}answer"])
+    events = parsed(made.parser(ParserSpec()), [f"{made.starts[0]}thought{made.ends[0]}answer"])
     assert events == [Reasoning("thought"), Content("answer")]
 
 
