@@ -112,6 +112,17 @@ def public_names(module: ModuleType) -> set[str]:
     }
 
 
+def test_examples_use_what_is_public_alone() -> None:
+    used = {
+        node.module
+        for path in (ROOT / "examples").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "llmkit"
+    }
+    assert used
+    assert [name for name in used if ".".join(name.split(".")[:2]) not in PUBLIC] == []
+
+
 # ---- hooks ----
 
 SOURCES = {path: path.read_text() for root in ("plugins", "examples") for path in (ROOT / root).rglob("*.py")}

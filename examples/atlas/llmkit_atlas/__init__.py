@@ -1,0 +1,1 @@
+"""An example plugin: how a model named Atlas calls tools."""

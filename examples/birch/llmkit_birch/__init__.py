@@ -1,0 +1,1 @@
+"""An example plugin: how a model named Birch thinks and calls tools."""
