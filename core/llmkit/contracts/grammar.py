@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from llmkit.types import StructuredOutput
@@ -27,6 +27,9 @@ class GrammarSpec:
     """May come where the text is complete."""
     vocab_size: int
     """Embedding rows."""
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """Texts around a model's calls that are one token each, all of them in ``special_ids``: where a
+    structural tag has such a text, that token must come, and no others that spell it."""
 
 
 class GrammarMatcher(Protocol):

@@ -43,15 +43,15 @@ def grammar_spec(
 ) -> GrammarSpec:
     """The vocabulary that grammars are made for; the same in every process that makes it.
 
-    ``vocab_size`` is the number of embedding rows. Special tokens with which the model writes calls are text.
-    Takes a fraction of a second.
+    ``vocab_size`` is the number of embedding rows. Takes a fraction of a second.
     """
     known = min(tokenizer.vocab_size, vocab_size)
-    calls = frozenset[int]() if formats is None else formats.tool_ids.difference(eos_ids)
-    special = frozenset(token_id for token_id in tokenizer.special_ids - calls if token_id < known)
-    texts = [b"" if token_id in special else tokenizer.token_bytes(token_id) for token_id in range(known)]
+    marks = {} if formats is None else {text: i for text, i in formats.marks.items() if i < known}
     ends = tuple(token_id for token_id in eos_ids if 0 <= token_id < vocab_size)
-    return GrammarSpec(texts, special | {*ends}, ends, vocab_size)
+    special = frozenset({*(i for i in tokenizer.special_ids if i < known), *ends})
+    silent = special.difference(marks.values())
+    texts = [b"" if token_id in silent else tokenizer.token_bytes(token_id) for token_id in range(known)]
+    return GrammarSpec(texts, special.union(marks.values()), ends, vocab_size, marks)
 
 
 class GrammarCompiler:

@@ -46,14 +46,18 @@ class Formats:
         self.tool = tool
         self.reasoning = reasoning
         self.tool_ids = frozenset[int]()
-        if tool is not None:
-            self.tool_ids = _special(tokenizer, (*tool.special_tokens, *tool.openers))
         """Special tokens that the parser must see, whatever a request shows of them."""
+        self.marks: dict[str, int] = {}
+        """Texts around calls that are one token each."""
+        if tool is not None:
+            marks = (*tool.special_tokens, *tool.openers)
+            self.tool_ids = _special(tokenizer, marks)
+            self.marks = _single(tokenizer, marks)
         self.reasoning_ids = frozenset[int]()
         self.thinking: ThinkingMarks | None = None
         if reasoning is not None:
-            marks = (*reasoning.special_tokens, *reasoning.starts, *reasoning.ends)
-            self.reasoning_ids = _special(tokenizer, marks)
+            tags = (*reasoning.special_tokens, *reasoning.starts, *reasoning.ends)
+            self.reasoning_ids = _special(tokenizer, tags)
             self.thinking = ThinkingMarks(tokenizer, reasoning, reasoning_name)
 
     def answer(self, asked: Parsing | None) -> AnswerParsers | None:
@@ -289,3 +293,13 @@ def _special(tokenizer: Tokenizer, texts: Sequence[str]) -> frozenset[int]:
     """Ids of those of ``texts`` that are special tokens of this tokenizer."""
     found = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
     return frozenset(ids[0] for ids in found if len(ids) == 1 and ids[0] in tokenizer.special_ids)
+
+
+def _single(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, int]:
+    """Those of ``texts`` that are one token, with its id; one character, such as a bracket, is no mark."""
+    found = {text: tokenizer.encode(text, add_special_tokens=False) for text in texts if len(text) > 1}
+    return {
+        text: ids[0]
+        for text, ids in found.items()
+        if len(ids) == 1 and tokenizer.token_bytes(ids[0]) == text.encode()
+    }

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmkit_grammars.limits import whitespace
+from llmkit_grammars.marks import NO_TEXT
 
 Part = Mapping[str, Any]
+
+_IN_SLASHES = re.compile(r"\\.|[/\n]", re.DOTALL)
+"""Of an expression: what is escaped, and what must be between slashes."""
 
 
 def lark_of(source: str, json_options: Mapping[str, Any]) -> str:
@@ -17,7 +22,7 @@ def lark_of(source: str, json_options: Mapping[str, Any]) -> str:
     :raises ValueError: a part of the tag has no form here.
     """
     writer = _Writer(json_options)
-    start = writer.part(json.loads(source)["format"])
+    start = writer.part(json.loads(source)["format"], bounded=True)
     return "\n".join([f"start: {start}", *writer.rules])
 
 
@@ -26,25 +31,53 @@ class _Writer:
 
     def __init__(self, json_options: Mapping[str, Any]) -> None:
         self.rules: list[str] = []
+        self._texts: dict[str, str] = {}
+        """Terminals of free text, by what is not spelt in them."""
         self._json_options = json_options
 
-    def part(self, part: Part) -> str:
+    def part(self, part: Part, *, bounded: bool = False) -> str:
+        """``bounded``: what follows is a token or nothing, which ends any text."""
         match part:
             case {"type": "const_string", "value": str(value)}:
                 return _text(value)
+            case {"type": "token", "token": int(token_id)}:
+                return f"<[{token_id}]>"
+            case {"type": "any_text", "excludes": [*excludes]} if bounded:
+                return f"{self._free(excludes)}?"
+            case {"type": "star" | "optional" as kind, "content": content}:
+                ends_on_token = bounded and (kind == "optional" or _on_token(content))
+                return f"({self.part(content, bounded=ends_on_token)}){'*' if kind == 'star' else '?'}"
+            case {"type": "regex", "pattern": str(pattern)}:
+                return self._rule(f"/{_IN_SLASHES.sub(_spelt, pattern)}/")
             case {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": int(most)}:
                 return self._schema(schema, most)
             case {"type": "sequence", "elements": [*elements]}:
-                return " ".join(self.part(element) for element in elements)
+                return self._sequence(elements, bounded)
             case {"type": "or", "elements": [*elements]}:
-                return _either([self.part(element) for element in elements])
+                return _either([self.part(element, bounded=bounded) for element in elements])
             case {"type": "tag", "begin": str(begin), "content": content, "end": str(end)}:
                 return " ".join(filter(None, (_text(begin), self.part(content), _text(end))))
             case {"type": "tags_with_separator", "tags": [*tags], "separator": str(separator)}:
                 return self._list(tags, separator, part)
             case {"type": "triggered_tags", "triggers": [str(trigger)], "tags": [*tags]} if trigger:
-                return self._triggered(trigger, tags, part)
+                if not {*part.get("excludes", ())} - {NO_TEXT}:
+                    return self._triggered(trigger, tags, part)
         raise ValueError(f"llguidance has no form for {part.get('type')!r} in this structural tag")
+
+    def _sequence(self, elements: Sequence[Part], bounded: bool) -> str:
+        written: list[str] = []
+        for element in reversed(elements):
+            written.append(self.part(element, bounded=bounded))
+            bounded = _on_token(element) and (bounded or element.get("type") not in ("star", "optional"))
+        return " ".join(filter(None, reversed(written)))
+
+    def _free(self, excludes: Sequence[str]) -> str:
+        """Text, at least a character, in which none of these is spelt."""
+        without = "".join(f" & ~/(?s:.*){_exactly(text)}(?s:.*)/" for text in excludes)
+        if without not in self._texts:
+            self._texts[without] = f"TEXT{len(self._texts)}"
+            self.rules.append(f"{self._texts[without]}: /(?s:.+)/{without}")
+        return self._texts[without]
 
     def _schema(self, schema: Any, most: int) -> str:
         options = {"x-guidance": {**self._json_options, "whitespace_pattern": whitespace(most)}}
@@ -66,8 +99,7 @@ class _Writer:
             rests.append(self.part({**tag, "begin": tag["begin"].removeprefix(trigger)}))
         rest = self._rule(_either(rests))
         free = self._rule("/(?s:.*)/", f"[suffix={_text(trigger)}]")
-        last = f"LAST{len(self.rules)}"
-        self.rules.append(f"{last}: /(?s:.+)/ & ~/(?s:.*){_exactly(trigger)}(?s:.*)/")
+        last = self._free([trigger])
         if part.get("stop_after_first"):
             return f"{free} {rest}" if part.get("at_least_one") else f"({free} {rest} | {last})?"
         count = "+" if part.get("at_least_one") else "*"
@@ -77,6 +109,24 @@ class _Writer:
         name = f"r{len(self.rules)}"
         self.rules.append(f"{name}{options}: {body}")
         return name
+
+
+def _on_token(part: Part) -> bool:
+    """Whether all that it may begin with are tokens."""
+    match part:
+        case {"type": "token"}:
+            return True
+        case {"type": "sequence", "elements": [first, *_]}:
+            return first.get("type") not in ("star", "optional") and _on_token(first)
+        case {"type": "star" | "optional", "content": content}:
+            return _on_token(content)
+        case {"type": "or", "elements": [*elements]}:
+            return all(map(_on_token, elements))
+    return False
+
+
+def _spelt(found: re.Match[str]) -> str:
+    return {"/": "\\/", "\n": "\\n"}.get(found[0], found[0])
 
 
 def _either(parts: Sequence[str]) -> str:

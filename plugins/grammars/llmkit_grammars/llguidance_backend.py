@@ -14,6 +14,7 @@ from llmkit_grammars.beyond_llguidance import beyond_llguidance
 from llmkit_grammars.choices import parse_choices
 from llmkit_grammars.lark_tags import lark_of
 from llmkit_grammars.limits import MAX_WHITESPACE, whitespace
+from llmkit_grammars.marks import Marks
 
 _JSON_OPTIONS: Any = {
     "whitespace_pattern": whitespace(MAX_WHITESPACE),
@@ -31,10 +32,11 @@ class LlguidanceBackend:
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Vocabulary(spec)), n_vocab=spec.vocab_size, eos_token=list(spec.eos_ids)
         )
+        self._marks = Marks(spec)
         self._limits = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 
     def compile(self, wanted: StructuredOutput) -> bytes:
-        grammar = _grammar(wanted)
+        grammar = _grammar(wanted, self._marks)
         self._matcher(grammar)
         return grammar.encode()
 
@@ -112,7 +114,7 @@ class _Vocabulary:
         return found
 
 
-def _grammar(wanted: StructuredOutput) -> str:
+def _grammar(wanted: StructuredOutput, marks: Marks) -> str:
     """:raises ValueError: there is none that says exactly this."""
     match wanted.kind:
         case "json":
@@ -136,7 +138,7 @@ def _grammar(wanted: StructuredOutput) -> str:
                 raise ValueError("llguidance reads Lark, whose rules have ':' alone")
             return str(LLMatcher.grammar_from_lark(wanted.source))
         case "structural_tag":
-            checked = structural.checked(wanted.source, lambda schema: None)
+            checked = structural.checked(wanted.source, lambda schema: None, marks)
             return str(LLMatcher.grammar_from_lark(lark_of(checked, _JSON_OPTIONS)))
 
 

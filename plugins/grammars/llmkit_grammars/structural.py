@@ -8,13 +8,14 @@ from typing import Any
 
 from llmkit_grammars import json_schema, regexes
 from llmkit_grammars.limits import MAX_WHITESPACE
+from llmkit_grammars.marks import Marks
 
 MAX_DEPTH = 64
 MAX_PARTS = 4096
 
 
-def checked(source: str, honours: Callable[[json_schema.Schema], None]) -> str:
-    """The same tag in xgrammar's present form, its schemas parsed and its whitespace bounded.
+def checked(source: str, honours: Callable[[json_schema.Schema], None], marks: Marks) -> str:
+    """The same tag in xgrammar's present form, its schemas parsed, its whitespace bounded, its marks tokens.
 
     Takes the older form of vLLM, ``{"structures": [{"begin", "schema", "end"}], "triggers": [...]}``, too.
 
@@ -28,7 +29,7 @@ def checked(source: str, honours: Callable[[json_schema.Schema], None]) -> str:
     if not isinstance(tag, dict):
         raise ValueError("the structural tag must be an object")
     form = tag.get("format") if "structures" not in tag else _of_structures(tag)
-    walker = _Walker(honours)
+    walker = _Walker(honours, marks)
     return json.dumps({"type": "structural_tag", "format": walker.part(form, 0)}, ensure_ascii=False)
 
 
@@ -51,8 +52,9 @@ def _of_structures(tag: Mapping[str, Any]) -> dict[str, Any]:
 class _Walker:
     """Copies a format part by part."""
 
-    def __init__(self, honours: Callable[[json_schema.Schema], None]) -> None:
+    def __init__(self, honours: Callable[[json_schema.Schema], None], marks: Marks) -> None:
         self._honours = honours
+        self._marks = marks
         self._seen = 0
 
     def part(self, part: Any, depth: int) -> Any:
@@ -70,7 +72,7 @@ class _Walker:
                 self._regex(part.get("pattern"))
             case "grammar":
                 raise ValueError("a grammar within a structural tag cannot be bounded; give it as 'grammar'")
-        return {word: self._held(word, held, depth) for word, held in part.items()}
+        return self._marks.written({word: self._held(word, held, depth) for word, held in part.items()})
 
     def _held(self, word: str, held: Any, depth: int) -> Any:
         if word == "content":

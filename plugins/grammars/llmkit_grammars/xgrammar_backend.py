@@ -14,6 +14,7 @@ from llmkit.contracts import GrammarSpec, MaskRow, StructuredOutput
 from llmkit_grammars import json_schema, regexes, structural
 from llmkit_grammars.choices import parse_choices
 from llmkit_grammars.limits import MAX_WHITESPACE
+from llmkit_grammars.marks import NO_TEXT, Marks
 
 MAX_COMPILED_BYTES = 64 << 20
 """Of one grammar with its precomputed masks."""
@@ -27,12 +28,16 @@ class XgrammarBackend:
             b"" if token_id in spec.special_ids else data for token_id, data in enumerate(spec.token_bytes)
         ]
         vocab += [b""] * (spec.vocab_size - len(vocab))
+        for token_id in spec.marks.values():
+            if token_id not in spec.eos_ids:
+                vocab[token_id] = b"\xff%s%d" % (NO_TEXT.encode(), token_id)
+        self._marks = Marks(spec)
         info = xgr.TokenizerInfo(vocab, vocab_size=spec.vocab_size, stop_token_ids=list(spec.eos_ids))
         self._compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
         self._possible = _possible(vocab, spec)
 
     def compile(self, wanted: StructuredOutput) -> bytes:
-        checked = _checked(wanted)
+        checked = _checked(wanted, self._marks)
         size = self._compile(checked).memory_size_bytes
         if size > MAX_COMPILED_BYTES:
             raise ValueError(f"the grammar takes {size} bytes; at most {MAX_COMPILED_BYTES} are given to one")
@@ -100,7 +105,7 @@ def _possible(vocab: Sequence[bytes], spec: GrammarSpec) -> MaskRow:
     return np.packbits(bits, bitorder="little").view("<i4")
 
 
-def _checked(wanted: StructuredOutput) -> StructuredOutput:
+def _checked(wanted: StructuredOutput, marks: Marks) -> StructuredOutput:
     """The same in a form that xgrammar reads as it is meant.
 
     :raises ValueError: there is none.
@@ -126,7 +131,7 @@ def _checked(wanted: StructuredOutput) -> StructuredOutput:
             if "::=" not in source:
                 raise ValueError("xgrammar reads EBNF, whose rules have '::='")
         case "structural_tag":
-            source = structural.checked(source, _honours_schema)
+            source = structural.checked(source, _honours_schema, marks)
     return StructuredOutput(wanted.kind, source)
 
 

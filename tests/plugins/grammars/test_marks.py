@@ -1,0 +1,149 @@
+"""Marks around calls that are tokens of their own: these come, and nothing that spells them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llmkit import LLM, SamplingParams
+from llmkit.contracts import GrammarSpec, StructuredOutput, Tool, ToolFormat
+from llmkit.testing import bytes_tokenizer
+from llmkit_grammars.llguidance_backend import LlguidanceBackend
+from llmkit_grammars.xgrammar_backend import XgrammarBackend
+from llmkit_tool_parsers import delimited_formats, json_formats, markup_formats
+
+EOS = 256
+BACKENDS = {"xgrammar": XgrammarBackend, "llguidance": LlguidanceBackend}
+FORMATS: dict[str, ToolFormat] = {
+    **json_formats.FORMATS,
+    **delimited_formats.FORMATS,
+    **markup_formats.FORMATS,
+}
+TOOLS = [
+    Tool("w", parameters={"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}),
+    Tool("z"),
+]
+JSON = '{"name": "w", "arguments": {"a": "x"}}'
+HERMES = f"<tool_call>\n{JSON}\n</tool_call>"
+KIMI = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.w:0<|tool_call_argument_begin|>"
+    '{"a": "x"}<|tool_call_end|><|tool_calls_section_end|>'
+)
+GLM = "<tool_call>w\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"
+HARMONY = '<|channel|>commentary to=functions.w <|constrain|>json<|message|>{"a": "x"}'
+CALLS = {"hermes": HERMES, "granite": f"<|tool_call|>[{JSON}]", "kimi_k2": KIMI, "glm45": GLM}
+
+
+def spec_of(format_: ToolFormat, ends: Sequence[str] = ()) -> GrammarSpec:
+    """A vocabulary of bytes, and of the format's own tokens, of which ``ends`` end an answer."""
+    texts = [text for text in format_.special_tokens if len(text) > 1]
+    marks = {text: EOS + 1 + index for index, text in enumerate(dict.fromkeys(texts))}
+    eos_ids = (EOS, *(marks[text] for text in ends))
+    vocabulary = [*(bytes([byte]) for byte in range(256)), *[b""] * (1 + len(marks))]
+    return GrammarSpec(vocabulary, frozenset({EOS, *marks.values()}), eos_ids, len(vocabulary), marks)
+
+
+def tokens_of(text: str, spec: GrammarSpec) -> list[int]:
+    pattern = "|".join(map(re.escape, sorted(spec.marks, key=len, reverse=True)))
+    return [
+        token
+        for piece in re.split(f"({pattern})", text)
+        for token in ([spec.marks[piece]] if piece in spec.marks else piece.encode())
+    ]
+
+
+class Answers:
+    """What answers a format's constraint allows."""
+
+    def __init__(self, name: str, backend: str, ends: Sequence[str] = ()) -> None:
+        self.format = FORMATS[name]
+        self.spec = spec_of(self.format, ends)
+        self._backend = BACKENDS[backend](self.spec)
+
+    def may_be(self, tokens: Sequence[int], *, required: bool = True, parallel: bool = False) -> bool:
+        wanted = self.format.constraint(TOOLS, required=required, parallel=parallel)
+        return self._fit(wanted, tokens)
+
+    def _fit(self, wanted: StructuredOutput, tokens: Sequence[int]) -> bool:
+        matcher = self._backend.load(self._backend.compile(wanted)).matcher()
+        for token in [*tokens, EOS]:
+            mask = np.zeros(-(-self.spec.vocab_size // 32), np.int32)
+            matcher.fill_mask(mask)
+            if not np.unpackbits(mask.view(np.uint8), bitorder="little")[token]:
+                return False
+            assert token == EOS or matcher.accept(token)
+        return True
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_mark_is_its_token(name: str, backend: str) -> None:
+    answers = Answers(name, backend)
+    call = tokens_of(CALLS[name], answers.spec)
+    assert answers.may_be(call)
+    assert answers.may_be([*b"So <, it is: ", *call], required=False)
+    assert answers.may_be(b"No <call>.", required=False)
+    for mark, token in answers.spec.marks.items():
+        if token in call:
+            at = call.index(token)
+            spelt = [*call[:at], *mark.encode(), *call[at + 1 :]]
+            assert not answers.may_be(spelt), mark
+            assert not answers.may_be(spelt, required=False), mark
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mark_is_no_part_of_arguments_but_its_text_is(backend: str) -> None:
+    answers = Answers("hermes", backend)
+    begin, _, end = HERMES.partition("x")
+    around = tokens_of(begin, answers.spec), tokens_of(end, answers.spec)
+    assert answers.may_be([*around[0], *b"<tool_call>", *around[1]])
+    assert not answers.may_be([*around[0], answers.spec.marks["<tool_call>"], *around[1]])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("required", [True, False])
+def test_several_calls(required: bool, backend: str) -> None:
+    answers = Answers("hermes", backend)
+    two = tokens_of(f"{HERMES}\n{HERMES}", answers.spec)
+    assert answers.may_be(two, required=required, parallel=True)
+    assert not answers.may_be(two, required=required, parallel=False)
+
+
+@pytest.mark.parametrize("name", ["harmony"])
+def test_a_mark_that_ends_the_answer_comes_as_its_end(name: str) -> None:
+    answers = Answers(name, "xgrammar", ends=("<|call|>", "<|return|>"))
+    call = tokens_of(HARMONY, answers.spec)
+    assert answers.may_be(call)
+    assert not answers.may_be([*call, *b"<|call|>"])
+    other = tokens_of(
+        '<|start|>assistant to=functions.w<|channel|>commentary json<|message|>{"a": "x"}', answers.spec
+    )
+    assert answers.may_be(other)
+    assert answers.may_be([*b"Hm", *call], required=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_calls_with_its_own_tokens(backend: str, tmp_path: Path) -> None:
+    """Whatever a random model would rather say; the parser sees the same text."""
+    model = bytes_tokenizer.write(tmp_path, special=("<tool_call>", "</tool_call>"))
+    flags = {"load_format": "dummy", "grammar_backend": backend, "tool_call_parser": "hermes"}
+    tool = {"type": "function", "function": {"name": "w", "parameters": {"properties": {"a": {"enum": [1]}}}}}
+    with LLM(str(model), max_model_len=512, max_num_seqs=2, **flags) as llm:
+        (output,) = llm.chat(
+            [{"role": "user", "content": "hi"}],
+            SamplingParams(temperature=1.0, max_tokens=200, seed=1),
+            tools=[tool],
+            tool_choice="required",
+            parallel_tool_calls=False,
+        )
+    begin, end = bytes_tokenizer.VOCAB_SIZE, bytes_tokenizer.VOCAB_SIZE + 1
+    assert output.token_ids[0] == begin
+    assert b"<" not in bytes(token for token in output.token_ids if token < 256)
+    assert end not in output.token_ids[:-1]
+    (call,) = output.tool_calls
+    assert call.complete
+    assert (call.name, output.text) == ("w", "")
