@@ -48,6 +48,8 @@ class Thinking(msgspec.Struct, frozen=True):
     other."""
     again: bool = False
     """Reasoning may begin again within the answer."""
+    blanks: int = 0
+    """Newlines that may stand behind the end before a grammar begins: they are no part of the answer."""
     spelt: dict[int, bytes] = {}
     """Texts of the special tokens among all these."""
     budget: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -196,16 +196,19 @@ class _Backends:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The end tokens of a vocabulary, as ids and as a mask row."""
+    """The end tokens of a vocabulary, as ids and as a mask row; and those of nothing but newlines."""
 
     ids: frozenset[int]
     mask: MaskRow
+    newlines: Mapping[int, int]
+    """How many each is."""
 
     @staticmethod
     def of(spec: GrammarSpec) -> Ends:
         bits = np.zeros(-(-spec.vocab_size // _WORD_BITS) * _WORD_BITS, np.uint8)
         bits[list(spec.eos_ids)] = 1
-        return Ends(frozenset(spec.eos_ids), np.packbits(bits, bitorder="little").view("<i4"))
+        newlines = {i: len(text) for i, text in enumerate(spec.token_bytes) if text and not text.strip(b"\n")}
+        return Ends(frozenset(spec.eos_ids), np.packbits(bits, bitorder="little").view("<i4"), newlines)
 
 
 @dataclass(slots=True)
@@ -314,7 +317,8 @@ class _State:
 
     def _known_to_grammar(self, token: int) -> bool:
         """Whether the grammar is to be told of ``token``, which comes next."""
-        return self._constrained and not self._starts(token)
+        blank = self.ends.newlines.get(token, self.place.blanks + 1) <= self.place.blanks
+        return self._constrained and not blank and not self._starts(token)
 
     def _starts(self, token: int) -> bool:
         """Whether it begins reasoning before the grammar."""
@@ -358,14 +362,13 @@ class _State:
         if not self._constrained:
             return None
         mask = self._grammar_mask()
-        if (
-            self.rules is None
-            or self.place.phase is not Phase.OPENING
-            or self.rules.start is None
-            or self.failed
-        ):
+        if self.rules is None or self.failed:
             return mask
-        return _with(mask, self.rules.start)
+        if self.place.phase is Phase.OPENING and self.rules.start is not None:
+            return _with(mask, self.rules.start)
+        if self.place.blanks:
+            return _with(mask, *(i for i, count in self.ends.newlines.items() if count <= self.place.blanks))
+        return mask
 
     def _grammar_mask(self) -> MaskRow:
         """Where the grammar is now; the end tokens' once it has failed."""
@@ -405,6 +408,7 @@ def _allows(mask: MaskRow | None, token: int) -> bool:
     return mask is None or bool(int(mask[token // _WORD_BITS]) >> token % _WORD_BITS & 1)
 
 
-def _with(mask: MaskRow, token: int) -> MaskRow:
-    mask.view(np.uint32)[token // _WORD_BITS] |= np.uint32(1 << token % _WORD_BITS)
+def _with(mask: MaskRow, *tokens: int) -> MaskRow:
+    for token in tokens:
+        mask.view(np.uint32)[token // _WORD_BITS] |= np.uint32(1 << token % _WORD_BITS)
     return mask

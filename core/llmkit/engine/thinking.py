@@ -35,6 +35,8 @@ class Place(NamedTuple):
     """Tokens of the end that are there, while ``CLOSING``."""
     waits: bool = False
     """A grammar has not begun: there was reasoning, and no end as it should be."""
+    blanks: int = 0
+    """So many newlines may still come before the grammar begins."""
 
     @property
     def constrained(self) -> bool:
@@ -55,6 +57,7 @@ class ThinkingRules:
         self._texts = texts
         self._grammar = grammar
         self._again = thinking.again and not grammar
+        self._blanks = thinking.blanks if grammar else 0
         self._kept = max(map(len, (*thinking.starts, *thinking.ends))) + BLANKS_BEFORE
 
     def first(self) -> Place:
@@ -80,7 +83,9 @@ class ThinkingRules:
             written = place.written + 1
             if written < len(self._thinking.end):
                 return place._replace(written=written)
-            return Place(Phase.ANSWERING, spent=place.spent)
+            return Place(Phase.ANSWERING, spent=place.spent, blanks=self._blanks)
+        if place.blanks:
+            return place._replace(blanks=_left(place.blanks, self._text_of(token)))
         if place.phase is Phase.ANSWERING and not (place.waits or self._again):
             return place
         old = place.text
@@ -88,7 +93,8 @@ class ThinkingRules:
         kept = text[max(0, len(text) - self._kept) :]
         place = place._replace(text=kept)
         if place.waits and _came(self._thinking.ends[:1], old, text):
-            return place._replace(phase=Phase.ANSWERING, waits=False)
+            behind = text[text.rfind(self._thinking.ends[0]) + len(self._thinking.ends[0]) :]
+            return place._replace(phase=Phase.ANSWERING, waits=False, blanks=_left(self._blanks, behind))
         match place.phase:
             case Phase.OPENING:
                 return self._opened(place, old + self._text_of(token), token)
@@ -136,6 +142,11 @@ class ThinkingRules:
         if spelt is not None:
             return spelt
         return self._texts[token] if token < len(self._texts) else b""
+
+
+def _left(blanks: int, text: bytes) -> int:
+    """Of so many newlines those that may come behind ``text``, which are none behind anything else."""
+    return 0 if text.strip(b"\n") else max(0, blanks - len(text))
 
 
 def _came(markers: Sequence[bytes], old: bytes, text: bytes) -> bool:

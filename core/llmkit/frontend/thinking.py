@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from llmkit.contracts import (
+    Content,
     Delta,
     FinishReason,
     OutputParser,
@@ -18,6 +19,7 @@ from llmkit.contracts import (
 from llmkit.errors import RequestError
 
 PARAM = "thinking_token_budget"
+MAX_BLANKS = 4
 
 
 def unknown_reasoning(budget: int) -> RequestError:
@@ -48,6 +50,8 @@ class ThinkingMarks:
             reasoning.parser(ParserSpec()), f"{reasoning.ends[0]}a{reasoning.starts[0]}a"
         )
 
+        self._blanks = _passed_over(reasoning)
+
     def of(self, spec: ParserSpec, budget: int | None, *, grammar: bool) -> Thinking | None:
         """For answers that are parsed so; None where nothing of it concerns the engine.
 
@@ -67,6 +71,7 @@ class ThinkingMarks:
             starts=_encoded(self._reasoning.starts),
             start=self._start,
             again=self._again,
+            blanks=self._blanks,
             spelt=self._spelt | self._special(openers),
             budget=budget,
         )
@@ -124,6 +129,18 @@ def _ends_thinking(parser: OutputParser, text: str) -> bool:
     """Whether the last character of ``text`` is reasoning."""
     deltas: list[Delta] = [*parser.feed(text), *parser.finish(FinishReason.LENGTH)]
     return bool(deltas) and isinstance(deltas[-1], Reasoning)
+
+
+def _passed_over(reasoning: ReasoningFormat) -> int:
+    """So many newlines behind the end of reasoning are no content."""
+    before = f"{reasoning.starts[0]}a{reasoning.ends[0]}" if reasoning.starts and reasoning.ends else ""
+    for count in range(MAX_BLANKS):
+        parser = reasoning.parser(ParserSpec())
+        text = before + "\n" * (count + 1) + "a"
+        deltas: list[Delta] = [*parser.feed(text), *parser.finish(FinishReason.LENGTH)]
+        if not before or "".join(delta.text for delta in deltas if isinstance(delta, Content)) != "a":
+            return count
+    return MAX_BLANKS
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:

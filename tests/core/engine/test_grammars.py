@@ -18,9 +18,9 @@ from llmkit.messages import CompiledGrammar, Thinking
 xgrammar = pytest.importorskip("xgrammar")
 
 EOS = 256
-LONGER = (b"yes", b"no", b"aa")
+LONGER = (b"yes", b"no", b"aa", b"\n\n")
 VOCAB = [*(bytes([byte]) for byte in range(256)), b"", *LONGER]
-YES, NO, AA = 257, 258, 259
+YES, NO, AA, BLANK_LINE = 257, 258, 259, 260
 ROWS = 300
 """Embedding rows: more than there are tokens, and no multiple of 32."""
 SPEC = GrammarSpec(VOCAB, frozenset({EOS}), (EOS,), ROWS)
@@ -206,6 +206,39 @@ def test_reasoning_is_free_until_it_ends() -> None:
     assert manager.accept("a", [62]) is None
     assert allowed(manager, "a") == [{ord("y"), ord("n"), YES, NO}]
     assert manager.accept("a", [YES]) == 0
+
+
+def test_newlines_may_stand_between_the_end_of_reasoning_and_the_answer() -> None:
+    newline, begins = ord("\n"), {ord("y"), ord("n"), YES, NO}
+    manager = manager_of(*(request(name, "(yes|no)", thinks(b">", blanks=2)) for name in "abcd"))
+    for name in "abcd":
+        assert manager.accept(name, [*b"why\n>"]) is None
+        assert allowed(manager, name) == [begins | {newline, BLANK_LINE}]
+        assert manager.propose(name, [newline, newline, YES, 7], 4) == ([newline, newline, YES], 0)
+        assert allowed(manager, name, [newline, NO]) == [
+            begins | {newline, BLANK_LINE},
+            begins | {newline},
+            {EOS},
+        ]
+    assert manager.accept("a", [newline]) is None
+    assert allowed(manager, "a") == [begins | {newline}]
+    assert manager.accept("a", [newline, NO]) == 1
+    assert manager.accept("b", [BLANK_LINE]) is None
+    assert allowed(manager, "b") == [begins]
+    assert manager.accept("c", [YES]) == 0
+    with pytest.raises(ValueError, match="the grammar does not allow it"):
+        manager.accept("d", [BLANK_LINE, newline])
+
+
+def test_newlines_in_the_token_that_ends_reasoning_count() -> None:
+    vocab = [*VOCAB, b">\n"]
+    spec = GrammarSpec(vocab, frozenset({EOS}), (EOS,), ROWS)
+    manager = GrammarManager(lambda: spec, lambda name, spec: Regexes(spec))
+    manager.add(request("a", "no", thinks(b">", blanks=2)))
+    while not manager.ready("a"):
+        manager.wait(30)
+    assert manager.accept("a", [ord("x"), len(vocab) - 1]) is None
+    assert allowed(manager, "a") == [{ord("n"), NO, ord("\n")}]
 
 
 def test_the_end_of_reasoning_and_the_answer_may_come_in_one_step() -> None:

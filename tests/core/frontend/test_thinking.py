@@ -42,6 +42,14 @@ def test_a_grammar_holds_behind_the_reasoning(reasoning: Any, tail: str, expecte
     assert told(reasoning, tail, structured=STRUCTURED) == expected
 
 
+@pytest.mark.parametrize(("name", "blanks"), [("qwen3", 2), ("mistral", 2), ("gptoss", 0)])
+def test_a_grammar_lets_newlines_through_that_are_no_content(name: str, blanks: int) -> None:
+    reasoning = FORMATS[name]
+    thinking = told(reasoning, f"<|start|>assistant{reasoning.starts[0]}", structured=STRUCTURED)
+    assert thinking is not None
+    assert thinking.blanks == blanks
+
+
 @pytest.mark.parametrize(
     ("reasoning", "tail", "expected"),
     [
