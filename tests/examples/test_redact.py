@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from llmkit import LLM, RequestError, SamplingParams, UsageError
 from llmkit.contracts import (
     ArgumentsDelta,
+    BeamSearch,
     Content,
     Delta,
     Reasoning,
@@ -25,7 +27,7 @@ from llmkit.contracts import (
     ToolCallClosed,
     ToolCallOpened,
 )
-from llmkit.testing import bytes_tokenizer
+from llmkit.testing import bytes_tokenizer, tiny
 from llmkit.testing.bytes_tokenizer import VOCAB_SIZE
 from llmkit.testing.http import ServerProcess, validate_stream
 from llmkit.testing.output_stages import Example, OutputStageContract, shown
@@ -335,3 +337,35 @@ def test_without_a_server(tmp_path: Path) -> None:
         assert llm.chat([{"role": "user", "content": "text-case"}], params)[0].text == HIDDEN
         with pytest.raises(RequestError, match="logprobs is not available here"):
             llm.generate("text-case", SamplingParams(logprobs=1))
+
+
+EVERY = ",".join(string.ascii_letters + string.digits)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=40, n=2, seed=1, ignore_eos=True),
+        SamplingParams(max_tokens=40, best_of=3, seed=1, ignore_eos=True),
+        SamplingParams(max_tokens=60, beam_search=BeamSearch(3), n=3),
+    ],
+    ids=["n", "best-of", "beam-search"],
+)
+def test_every_choice_of_a_real_model_goes_through(models: tuple[LLM, LLM], params: SamplingParams) -> None:
+    plain, staged = (llm.generate("Rivers", params)[0] for llm in models)
+    assert [choice.token_ids for choice in staged.choices] == [choice.token_ids for choice in plain.choices]
+    texts = [re.sub("[a-zA-Z0-9]", "[redacted]", choice.text) for choice in plain.choices]
+    assert [choice.text for choice in staged.choices] == texts
+    assert any("[redacted]" in text for text in texts)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LLM, LLM]]:
+    """The same model without the stage and with it, which takes out letters and digits."""
+    model = str(tiny.build(bytes_tokenizer.write(tmp_path_factory.mktemp("tiny")), "LlamaForCausalLM"))
+    options: dict[str, Any] = {"plugin_option": (f"redact.words={EVERY}",), "output_stage": ("redact",)}
+    with (
+        LLM(model, deterministic=True, max_model_len=128) as plain,
+        LLM(model, deterministic=True, max_model_len=128, **options) as staged,
+    ):
+        yield plain, staged
