@@ -24,9 +24,10 @@ from llmkit.contracts import (
 )
 from llmkit.errors import RequestError
 from llmkit.frontend.check import check_budget
+from llmkit.frontend.either import calls_or
 from llmkit.frontend.stop import StopMatcher
 from llmkit.frontend.thinking import ThinkingMarks, unknown_reasoning
-from llmkit.types import FinishReason
+from llmkit.types import FinishReason, StructuredOutput
 
 
 class Formats:
@@ -115,27 +116,37 @@ class AnswerParsers:
         )
 
     def constrained(self, params: SamplingParams) -> SamplingParams:
-        """``params`` that hold the answer to the calls that were asked for.
+        """``params`` that hold the answer to the calls that were asked for, or to calls and the form of an
+        answer that is none.
 
         :raises RequestError: the format cannot be held to them, or the answer must be something else.
         """
-        if self._tool is None or self._asked.calls == "free":
+        answer = params.structured
+        if self._tool is None or (self._asked.calls == "free" and answer is None):
             return params
-        if params.structured is not None:
+        nothing_else = self._asked.calls in ("required", "named")
+        if nothing_else and answer is not None:
             raise RequestError(
-                "structured says what the text must be, and tools and tool_choice that there must be calls of"
-                " a certain form; give only one of them",
+                "structured says what the text must be, and tool_choice that there must be calls and no text;"
+                " give only one of them",
                 param="structured",
                 code="invalid_value",
             )
-        required = self._asked.calls != "fitting"
+        calls = self._calls(required=nothing_else or answer is not None)
+        if answer is None:
+            return msgspec.structs.replace(params, structured=calls)
         try:
-            wanted = self._tool.constraint(
-                self._asked.tools, required=required, parallel=self._asked.parallel and not self.by_name
-            )
+            return msgspec.structs.replace(params, structured=calls_or(calls, answer))
+        except ValueError as error:
+            raise RequestError(f"structured: {error}", param="structured", code="invalid_value") from None
+
+    def _calls(self, *, required: bool) -> StructuredOutput:
+        assert self._tool is not None, "there are tools"
+        parallel = self._asked.parallel and not self.by_name
+        try:
+            return self._tool.constraint(self._asked.tools, required=required, parallel=parallel)
         except ValueError as error:
             raise RequestError(f"tools: {error}", param="tools", code="invalid_value") from None
-        return msgspec.structs.replace(params, structured=wanted)
 
     def thinking(self, budget: int | None, *, grammar: bool) -> Thinking | None:
         """What the engine must know of the reasoning, to end it or to hold a grammar back until it has.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmkit_grammars.limits import whitespace
@@ -12,6 +12,7 @@ from llmkit_grammars.marks import NO_TEXT
 
 Part = Mapping[str, Any]
 
+_JSON_BEGINS = tuple('{["-0123456789tfn')
 _IN_SLASHES = re.compile(r"\\.|[/\n]", re.DOTALL)
 """Of an expression: what is escaped, and what must be between slashes."""
 
@@ -54,6 +55,7 @@ class _Writer:
             case {"type": "sequence", "elements": [*elements]}:
                 return self._sequence(elements, bounded)
             case {"type": "or", "elements": [*elements]}:
+                _check_apart(elements)
                 return _either([self.part(element, bounded=bounded) for element in elements])
             case {"type": "tag", "begin": str(begin), "content": content, "end": str(end)}:
                 return " ".join(filter(None, (_text(begin), self.part(content), _text(end))))
@@ -109,6 +111,26 @@ class _Writer:
         name = f"r{len(self.rules)}"
         self.rules.append(f"{name}{options}: {body}")
         return name
+
+
+def _check_apart(elements: Sequence[Part]) -> None:
+    """:raises ValueError: JSON beside a text that begins alike, of which llguidance would see that alone."""
+    if any(element.get("type") == "json_schema" for element in elements):
+        for text in [text for element in elements for text in _beginnings(element)]:
+            if text.startswith(_JSON_BEGINS):
+                raise ValueError(f"llguidance takes no JSON beside {text!r:.40}, which begins as JSON does")
+
+
+def _beginnings(part: Part) -> Iterator[str]:
+    """Texts that it may begin with, as far as they are written out."""
+    match part:
+        case {"type": "const_string", "value": str(text)} | {"type": "tag", "begin": str(text)}:
+            yield text
+        case {"type": "sequence", "elements": [first, *_]}:
+            yield from _beginnings(first)
+        case {"type": "or", "elements": [*parts]} | {"type": "tags_with_separator", "tags": [*parts]}:
+            for each in parts:
+                yield from _beginnings(each)
 
 
 def _on_token(part: Part) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -210,6 +211,50 @@ def test_calls_that_must_come_constrain_the_answer() -> None:
     free = FORMATS.answer(Parsing(tools=(F,)))
     assert free is not None
     assert free.constrained(params) is params
+
+
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        (StructuredOutput("json_object"), {"type": "json_schema", "json_schema": {"type": "object"}}),
+        (StructuredOutput("json", '{"enum": [1]}'), {"type": "json_schema", "json_schema": {"enum": [1]}}),
+        (StructuredOutput("regex", "a+"), {"type": "regex", "pattern": "a+"}),
+        (
+            StructuredOutput("choice", '["é"]'),
+            {"type": "or", "elements": [{"type": "const_string", "value": "é"}]},
+        ),
+        (StructuredOutput("structural_tag", '{"format": {"type": "any_text"}}'), {"type": "any_text"}),
+    ],
+)
+@pytest.mark.parametrize("calls", ["free", "fitting"])
+def test_an_answer_of_a_form_is_that_or_calls(calls: Any, answer: StructuredOutput, part: Any) -> None:
+    parsers = FORMATS.answer(Parsing(tools=(F,), calls=calls))
+    assert parsers is not None
+    wanted = parsers.constrained(SamplingParams(structured=answer)).structured
+    assert wanted is not None
+    assert wanted.kind == "structural_tag"
+    called = {"type": "or", "elements": [{"type": "const_string", "value": "[f {}]"}]}
+    assert json.loads(wanted.source)["format"] == {"type": "or", "elements": [called, part]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (StructuredOutput("grammar", "start: /a/"), "structured: a grammar of this kind cannot stand beside"),
+        (
+            StructuredOutput("structural_tag", '{"structures": []}'),
+            "structured: a structural_tag of this kind",
+        ),
+        (StructuredOutput("choice", "[]"), "structured: a choice of this kind"),
+        (StructuredOutput("json", "{"), "structured: it is no JSON"),
+    ],
+)
+def test_what_has_no_form_beside_calls_is_refused(answer: StructuredOutput, words: str) -> None:
+    parsers = FORMATS.answer(Parsing(tools=(F,)))
+    assert parsers is not None
+    with pytest.raises(RequestError, match=words) as refused:
+        parsers.constrained(SamplingParams(structured=answer))
+    assert refused.value.param == "structured"
 
 
 def test_what_cannot_be_constrained_is_refused() -> None:

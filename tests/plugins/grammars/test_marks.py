@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from llmkit import LLM, SamplingParams
 from llmkit.contracts import GrammarSpec, StructuredOutput, Tool, ToolFormat
+from llmkit.frontend.either import calls_or
+from llmkit.llm import Output
 from llmkit.testing import bytes_tokenizer
 from llmkit_grammars.llguidance_backend import LlguidanceBackend
 from llmkit_grammars.xgrammar_backend import XgrammarBackend
@@ -67,6 +70,11 @@ class Answers:
     def may_be(self, tokens: Sequence[int], *, required: bool = True, parallel: bool = False) -> bool:
         wanted = self.format.constraint(TOOLS, required=required, parallel=parallel)
         return self._fit(wanted, tokens)
+
+    def are(self, form: StructuredOutput, tokens: Sequence[int]) -> bool:
+        """Whether an answer that is to be calls or of this form may be so."""
+        calls = self.format.constraint(TOOLS, required=True, parallel=False)
+        return self._fit(calls_or(calls, form), tokens)
 
     def _fit(self, wanted: StructuredOutput, tokens: Sequence[int]) -> bool:
         matcher = self._backend.load(self._backend.compile(wanted)).matcher()
@@ -127,19 +135,51 @@ def test_a_mark_that_ends_the_answer_comes_as_its_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_model_calls_with_its_own_tokens(backend: str, tmp_path: Path) -> None:
-    """Whatever a random model would rather say; the parser sees the same text."""
-    model = bytes_tokenizer.write(tmp_path, special=("<tool_call>", "</tool_call>"))
-    flags = {"load_format": "dummy", "grammar_backend": backend, "tool_call_parser": "hermes"}
+@pytest.mark.parametrize("name", ["hermes", "granite", "kimi_k2", "glm45"])
+def test_calls_or_an_answer_in_json(name: str, backend: str) -> None:
+    answers = Answers(name, backend)
+    call = tokens_of(CALLS[name], answers.spec)
+    answer = StructuredOutput("json", '{"type": "object", "properties": {"b": {"type": "integer"}}}')
+    assert answers.are(answer, call)
+    assert answers.are(answer, b'{"b": 1}')
+    assert not answers.are(answer, b'{"b": "x"}')
+    assert not answers.are(answer, b"Text")
+    assert not answers.are(answer, [*b'{"b": 1}', *call])
+
+
+def test_calls_without_a_mark_or_an_answer_in_json() -> None:
+    answer = StructuredOutput("json", '{"type": "object", "properties": {"b": {"type": "integer"}}}')
+    answers = Answers("llama3_json", "xgrammar")
+    assert answers.are(answer, b'{"name": "w", "parameters": {"a": "x"}}')
+    assert answers.are(answer, b'{"b": 1}')
+    assert not answers.are(answer, b'{"name": "w", "parameters": {"a": 1}}')
+    with pytest.raises(ValueError, match="llguidance takes no JSON beside"):
+        Answers("llama3_json", "llguidance").are(answer, b'{"b": 1}')
+
+
+@pytest.fixture(scope="module", params=list(BACKENDS))
+def llm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    """A random model with tokens for calls."""
+    model = bytes_tokenizer.write(tmp_path_factory.mktemp("marks"), special=("<tool_call>", "</tool_call>"))
+    flags = {"load_format": "dummy", "grammar_backend": request.param, "tool_call_parser": "hermes"}
+    with LLM(str(model), max_model_len=512, max_num_seqs=8, **flags) as llm:
+        yield llm
+
+
+def chat(llm: LLM, seeds: Sequence[int], choice: str, **params: Any) -> list[Output]:
     tool = {"type": "function", "function": {"name": "w", "parameters": {"properties": {"a": {"enum": [1]}}}}}
-    with LLM(str(model), max_model_len=512, max_num_seqs=2, **flags) as llm:
-        (output,) = llm.chat(
-            [{"role": "user", "content": "hi"}],
-            SamplingParams(temperature=1.0, max_tokens=200, seed=1),
-            tools=[tool],
-            tool_choice="required",
-            parallel_tool_calls=False,
-        )
+    return llm.chat(
+        [[{"role": "user", "content": "hi"}]] * len(seeds),
+        [SamplingParams(temperature=1.0, max_tokens=200, seed=seed, **params) for seed in seeds],
+        tools=[tool],
+        tool_choice=choice,
+        parallel_tool_calls=False,
+    )
+
+
+def test_a_model_calls_with_its_own_tokens(llm: LLM) -> None:
+    """Whatever a random model would rather say; the parser sees the same text."""
+    (output,) = chat(llm, [1], "required")
     begin, end = bytes_tokenizer.VOCAB_SIZE, bytes_tokenizer.VOCAB_SIZE + 1
     assert output.token_ids[0] == begin
     assert b"<" not in bytes(token for token in output.token_ids if token < 256)
@@ -147,3 +187,16 @@ def test_a_model_calls_with_its_own_tokens(backend: str, tmp_path: Path) -> None
     (call,) = output.tool_calls
     assert call.complete
     assert (call.name, output.text) == ("w", "")
+
+
+def test_a_model_calls_or_answers_in_json(llm: LLM) -> None:
+    answer = StructuredOutput(
+        "json", '{"type": "object", "properties": {"b": {"enum": [2]}}, "required": ["b"]}'
+    )
+    outputs = chat(llm, range(16), "auto", structured=answer)
+    for output in outputs:
+        if output.tool_calls:
+            assert (output.tool_calls[0].complete, output.text) == (True, "")
+        else:
+            assert json.loads(output.text) == {"b": 2}
+    assert {bool(output.tool_calls) for output in outputs} == {True, False}
