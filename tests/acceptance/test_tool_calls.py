@@ -112,7 +112,9 @@ def both_ways(client: openai.OpenAI, case: str, **fields: Any) -> Said:
 def folded(client: openai.OpenAI, asked: dict[str, Any]) -> Said:
     """The raw stream, its grammar checked, as a message."""
     url = str(client.base_url) + "chat/completions"
-    with httpx.stream("POST", url, json={**asked, "stream": True}, trust_env=False, timeout=30) as answer:
+    body = {name: value for name, value in asked.items() if name != "extra_body"}
+    body |= {**asked.get("extra_body", {}), "stream": True}
+    with httpx.stream("POST", url, json=body, trust_env=False, timeout=30) as answer:
         choice = validate_stream(answer.iter_lines()).choices[0]
     said = Said.__new__(Said)
     said.content, said.reasoning = choice.text or None, choice.reasoning or None

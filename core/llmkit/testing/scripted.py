@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from llmkit import hookimpl
 from llmkit.contracts import (
@@ -66,6 +67,9 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The step that should emit this token (from 0) fails."""
     hang_at: int | None = None
     """The step that should emit this token never ends."""
+    obeys: bool = False
+    """Where a mask leaves one token, that one comes instead of the script's; others are emitted as written,
+    whatever the masks say."""
 
     @property
     def token_ids(self) -> list[int]:
@@ -181,7 +185,11 @@ class ScriptedExecutor:
         if delay_ms:
             time.sleep(delay_ms / 1000)
         try:
-            results = [self._sample(row) for row in sampled]
+            forced = _forced(plan)
+            results, index = [], 0
+            for row in sampled:
+                results.append(self._sample(row, [forced.get(index + n) for n in range(row.num_logits)]))
+                index += row.num_logits
         except EngineError as error:
             future.set_exception(error)
             return future
@@ -221,7 +229,7 @@ class ScriptedExecutor:
         first = self._first(row)
         return range(first, first + len(result.token_ids))
 
-    def _sample(self, row: RowPlan) -> RowResult:
+    def _sample(self, row: RowPlan, forced: list[int | None]) -> RowResult:
         """One token, and one more for each draft that it would have emitted itself."""
         state, first = self._rows[row.request_id], self._first(row)
         tokens: list[int] = []
@@ -229,7 +237,8 @@ class ScriptedExecutor:
             position = first + len(tokens)
             if position == state.rule.raise_at:
                 raise EngineError(f"the script says that token {position} fails")
-            tokens.append(self._token(state, position))
+            only = forced[len(tokens)] if state.rule.obeys else None
+            tokens.append(self._token(state, position) if only is None else only)
             if tokens[-1:] != row.drafts[len(tokens) - 1 : len(tokens)]:
                 break
         wanted = state.new.params.logprobs
@@ -254,3 +263,13 @@ class ScriptedExecutor:
             for rank in range(max(count, 1))
         ]
         return PositionLogprobs(ranked[0], tuple(ranked[:count]))
+
+
+def _forced(plan: SamplePlan) -> dict[int, int]:
+    """Logits row -> the token that alone its mask allows."""
+    if plan.masks is None:
+        return {}
+    bits = np.unpackbits(np.frombuffer(plan.masks, np.uint8), bitorder="little")
+    rows = bits.reshape(len(plan.mask_rows), -1)
+    found = zip(plan.mask_rows, rows, strict=True)
+    return {index: int(row.argmax()) for index, row in found if row.sum() == 1}
