@@ -181,6 +181,13 @@ def _bad_words(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
     return _like(other, ask, bad_words=printable)
 
 
+def _thinking(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
+    """The other's request, as thinking that ends when it must; a structured answer may follow."""
+    own = random.Random(ask.name)
+    then = own.choice([None, None, StructuredOutput(kind="json", source=own.choice(SCHEMAS))])
+    return _like(other, ask, thinking_token_budget=own.choice([0, 1, 9, 20]), structured=then)
+
+
 def _next_turn(rng: random.Random, ask: Ask, other: Ask, solo: Solo) -> Ask:
     """Goes on from all that the other said."""
     answer = solo(other).choices[0].token_ids
@@ -198,7 +205,7 @@ HINGES: Sequence[Callable[[random.Random, Ask, Ask, Solo], Ask]] = (
     _stop_string,
     _next_turn,
     _stop_token,
-    _itself,
+    _thinking,
     _bad_words,
 )
 

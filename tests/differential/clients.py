@@ -89,6 +89,22 @@ class Client:
         self._aborts = [abort for abort in self._aborts if abort[0] > step]
         return due
 
+    @property
+    def used_up(self) -> int:
+        """Choices whose reasoning was ended for them."""
+        count = 0
+        for request in self.requests:
+            thinking = request.thinking
+            if (
+                thinking is None
+                or thinking.budget is None
+                or not self._pipelines[request.request_id].finished
+            ):
+                continue
+            tokens = self._folds[request.request_id].result().token_ids[thinking.budget :]
+            count += tuple(tokens[: len(thinking.end)]) == thinking.end
+        return count
+
     def outcome(self) -> Outcome:
         choices = []
         for name, pipeline in self._pipelines.items():

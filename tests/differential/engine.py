@@ -17,9 +17,11 @@ from llmkit.assemble.engine import build_engine
 from llmkit.assemble.grammars import grammar_compiler
 from llmkit.assemble.model import open_frontend, open_model
 from llmkit.config import Config, ModelConfig
-from llmkit.contracts import AddRequest, RequestContext
+from llmkit.contracts import AddRequest, Parsing, RequestContext
 from llmkit.frontend.grammars import grammar_spec
+from llmkit.frontend.parsing import Formats, thinking_of
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests
+from llmkit.parsers.thinking import Tags
 from llmkit.plugins import load_plugins
 from llmkit.registry import Entry
 from tests.differential import processor
@@ -43,6 +45,9 @@ class Opened:
         self.directory = directory
         self.model = open_model(config, plugins.registry, _no_progress)
         self.front = open_frontend(config, self.model, plugins.registry)
+        formats = Formats(self.front.tokenizer, reasoning=Tags(thinks_first=True))
+        self.reasoning = formats.answer(Parsing())
+        """Of answers that are thinking from their first token on, with an end of several tokens."""
         self.grammars = grammar_compiler(
             config,
             plugins,
@@ -98,7 +103,10 @@ class Engine:
             grammar = self._opened.grammars.compile_now(ask.params.structured)
         words = bad_word_ids(front.tokenizer, ask.params.bad_words, self._limits.vocab_size)
         data = processor.data(ask.params.plugin_args)
-        attachments = Attachments(plugin_data=data, bad_words=words, grammar=grammar)
+        thinking = None
+        if ask.params.thinking_token_budget is not None:
+            thinking = thinking_of(self._opened.reasoning, ask.params)
+        attachments = Attachments(plugin_data=data, bad_words=words, grammar=grammar, thinking=thinking)
         context = RequestContext(cache_salt=ask.cache_salt, priority=arrival.priority, caller=arrival.caller)
         return make_requests(ask.prompt, ask.params, context, self._limits, attachments)
 
@@ -143,6 +151,7 @@ class Engine:
         self.events["cache hit"] += sum(client.cached for client in clients)
         self.events["abort in prefill"] += sum(client.left_in_prefill for client in clients)
         self.events["stop string"] += sum(client.cut for client in clients)
+        self.events["used up budget"] += sum(client.used_up for client in clients)
         self.events["left"] += sum(client.left for client in clients)
         assert (stats.running, stats.waiting, stats.blocks_held) == (0, 0, 0), "something is left"
 

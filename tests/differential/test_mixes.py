@@ -24,6 +24,7 @@ EVENTS = (
     "accepted draft",
     "refused draft",
     "forced token",
+    "used up budget",
 )
 EACH = 20
 """How often each has to happen for a run to mean something."""
