@@ -25,9 +25,11 @@ def open_formats(
     tool: ToolFormat | None = _create(components, tool_choice)
     reasoning: ReasoningFormat | None = _create(components, reasoning_choice)
     if tool is not None and not tool.source:
-        tool_choice = _unverified(tool_choice)
+        tool_choice = _noting(tool_choice, _UNVERIFIED)
+    if tool is not None and "tools" not in template:
+        tool_choice = _noting(tool_choice, "the chat template does not show tools to the model")
     if reasoning is not None and not reasoning.source:
-        reasoning_choice = _unverified(reasoning_choice)
+        reasoning_choice = _noting(reasoning_choice, _UNVERIFIED)
     formats = Formats(
         tokenizer,
         tool,
@@ -39,6 +41,7 @@ def open_formats(
 
 
 _NONE = "none"
+_UNVERIFIED = "unverified: its source could not be found"
 
 
 def _choose(kind: str, requested: str | None, components: Registry, hints: ParserHints) -> Choice:
@@ -52,5 +55,5 @@ def _create(components: Registry, choice: Choice) -> Any:
     return None if choice.name == _NONE else components.create(choice.kind, choice.name)
 
 
-def _unverified(choice: Choice) -> Choice:
-    return Choice(choice.kind, choice.name, f"{choice.why}; unverified: its source could not be found")
+def _noting(choice: Choice, note: str) -> Choice:
+    return Choice(choice.kind, choice.name, f"{choice.why}; {note}")

@@ -73,7 +73,6 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._protected = _PROTECTED | set(tokenizer.special_tokens) | set(sandbox.globals)
         self._knows_developer = "developer" in template
-        self._knows_calls = "tool_calls" in template
         self.content_format: ContentFormat = _content_format(tree)
         self._call_form = CallForm.of(template, tree)
         self._no_content = None if _wants_none(tree) else ""
@@ -151,8 +150,8 @@ class ChatTemplate:
             raise RequestError(f"{where} is {type(message).__name__}; a message is an object", param=where)
         # A missing key reads better than None: templates print `None` or fail on it.
         fresh = {key: _plain(value, where) for key, value in message.items() if value is not None}
-        if self._knows_calls and fresh.get("tool_calls"):
-            # A turn of calls alone: templates read its content, most as text, some ask whether it is none.
+        if fresh.get("role") == "assistant":
+            # A turn of calls alone has no content; templates read it, most as text, some ask if it is none.
             fresh.setdefault("content", self._no_content)
         if fresh.get("role") == "developer" and not self._knows_developer:
             fresh["role"] = "system"
@@ -259,10 +258,12 @@ def _mark_final(chat: list[dict[str, Any]]) -> str:
     """Mark the end of the last message's text; gives the text without the mark."""
     if not chat:
         raise RequestError("continue_final_message needs a message to continue", param="messages")
-    text = _append(chat[-1], _CONTINUE_MARK)
+    calls = chat[-1].get("tool_calls")
+    text = None if calls else _append(chat[-1], _CONTINUE_MARK)
     if text is None:
+        why = "calls behind its text" if calls else "no text to continue"
         raise RequestError(
-            "continue_final_message: the last message has no text to continue",
+            f"continue_final_message: the last message has {why}",
             param=f"messages[{len(chat) - 1}].content",
         )
     return text

@@ -35,9 +35,9 @@ COMPONENTS.add(
 )
 
 
-def chosen(name: str) -> Sequence[Choice]:
+def chosen(name: str, template: str = "{{ messages }}{{ tools }}") -> Sequence[Choice]:
     config = sources.load({"tool_call_parser": name, "reasoning_parser": name}, {}).config
-    formats, choices = open_formats(config, COMPONENTS, Bytes(), "{{ messages }}", "toy")
+    formats, choices = open_formats(config, COMPONENTS, Bytes(), template, "toy")
     assert [choice.name == name for choice in choices] == [
         formats.tool_name == name,
         formats.reasoning_name == name,
@@ -50,6 +50,12 @@ def test_the_summary_says_which_formats_are_unverified() -> None:
     unverified = "by name; unverified: its source could not be found"
     assert [choice.why for choice in chosen("heard-of")] == [unverified] * 2
     assert [choice.name for choice in chosen("auto")] == ["none", "none"]
+
+
+def test_the_summary_says_that_a_template_shows_no_tools() -> None:
+    tool, reasoning = chosen("known", "{{ messages }}")
+    assert tool.why == "by name; the chat template does not show tools to the model"
+    assert reasoning.why == "by name"
 
 
 @pytest.mark.parametrize("flag", ["tool_call_parser", "reasoning_parser"])

@@ -97,7 +97,9 @@ def test_renders_what_transformers_renders(
 ) -> None:
     messages, options = CONVERSATIONS[conversation]
     template = TEMPLATES[name]
-    expected = by_transformers(reference, template, messages, options)
+    # A template that knows no calls gets empty text, where transformers fails on a turn without any.
+    filled = [m | {"content": m["content"] or ""} for m in messages]
+    expected = by_transformers(reference, template, messages if "tool_calls" in template else filled, options)
     chat = ChatTemplate(template, tokenizer)
     if isinstance(expected, jinja2.TemplateError | ValueError | TypeError):
         with pytest.raises(RequestError, match=r"template|continue") as caught:
@@ -422,6 +424,8 @@ def test_continuing_and_beginning_exclude_each_other(tokenizer: Tokenizer) -> No
     with pytest.raises(RequestError, match="exclude each other"):
         chat.render([USER, ANSWER], continue_final_message=True)
     with pytest.raises(RequestError, match="no text to continue"):
+        chat.render([{"role": "user"}], continue_final_message=True, add_generation_prompt=False)
+    with pytest.raises(RequestError, match="calls behind its text"):
         chat.render([USER, CALL], continue_final_message=True, add_generation_prompt=False)
     drops = ChatTemplate("{{ messages[0].content }}", tokenizer)
     with pytest.raises(RequestError, match="changes or drops"):
