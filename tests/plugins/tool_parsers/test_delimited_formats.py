@@ -98,7 +98,8 @@ class TestKimiK2(FormatContract):
         ),
         Golden(
             "not JSON",
-            '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": x}',
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+            '<|tool_call_argument_begin|>{"a": x}',
             content="x}",
             cut_off=("f", '{"a": '),
         ),
