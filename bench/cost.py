@@ -48,4 +48,5 @@ class Stopwatch:
         """Median and 90th percentile of a lap, ms; prints the profile."""
         if self._profiler is not None:
             pstats.Stats(self._profiler).sort_stats("tottime").print_stats(20)
-        return statistics.median(self._laps_ms), statistics.quantiles(self._laps_ms, n=10)[-1]
+        tenths = statistics.quantiles(self._laps_ms, n=10, method="inclusive")
+        return statistics.median(self._laps_ms), tenths[-1]

@@ -237,6 +237,29 @@ def test_calls_and_reasoning_in_a_conversation(settings, tmp_path):
         assert llm.generate("hi")[0].text == THOUGHT_AND_CALL
 
 
+@pytest.mark.parametrize(("budget", "reasoning", "rest"), [(0, "", 1), (3, "a t", 4), (6, "a tool", 7)])
+def test_a_thinking_budget(settings, tmp_path, budget, reasoning, rest):
+    """The end comes in the place of what the script has there; it is one token."""
+    thought = "a tool"
+    ids = [bytes_tokenizer.VOCAB_SIZE, *f"{thought}. So".encode()]
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"default": {"tokens": ids, "obeys": True}}))
+    model = bytes_tokenizer.write(tmp_path / "model", special=("<think>", "</think>"))
+    changes = {
+        "model": str(model),
+        "plugin": ["llmkit.testing.scripted"],
+        "plugin_option": [f"llmkit.testing.scripted.script={script}"],
+        "reasoning_parser": "qwen3",
+    }
+    with LLM(**{**settings, **changes}) as llm:
+        params = SamplingParams(thinking_token_budget=budget, n=2)
+        (output,) = llm.chat([{"role": "user", "content": "hi"}], params)
+        for choice in output.choices:
+            assert (choice.reasoning, choice.text) == (reasoning, f"{thought}. So"[rest:])
+        with pytest.raises(RequestError, match="thinking_token_budget is 3; it holds for conversations"):
+            llm.generate("hi", SamplingParams(thinking_token_budget=3))
+
+
 def test_tools_that_nobody_could_parse(llm):
     with pytest.raises(RequestError, match="--tool-call-parser"):
         llm.chat([{"role": "user", "content": "hi"}], tools=[WEATHER_TOOL])

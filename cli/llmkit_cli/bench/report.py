@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from llmkit_cli.bench.figures import spread
 from llmkit_cli.bench.load import Run
 
 
@@ -32,10 +32,10 @@ def summarize(run: Run) -> dict[str, Any]:
         "output_tokens": output_tokens,
         "output_tokens_per_s": output_tokens / run.wall_s,
         "total_tokens_per_s": (prompt_tokens + output_tokens) / run.wall_s,
-        "ttft_ms": _spread([s.first_token_s for s in good if s.first_token_s is not None]),
-        "itl_ms": _spread(gaps),
-        "tpot_ms": _spread(per_token),
-        "e2e_ms": _spread([sample.total_s for sample in good]),
+        "ttft_ms": _milliseconds([s.first_token_s for s in good if s.first_token_s is not None]),
+        "itl_ms": _milliseconds(gaps),
+        "tpot_ms": _milliseconds(per_token),
+        "e2e_ms": _milliseconds([sample.total_s for sample in good]),
         "errors": sorted({sample.error for sample in run.samples if sample.error is not None})[:5],
     }
 
@@ -57,22 +57,14 @@ def print_report(console: Console, figures: dict[str, Any]) -> None:
         ("tpot_ms", "per output token"),
         ("e2e_ms", "whole request"),
     ):
-        spread = figures[key]
-        if spread is not None:
-            row = [f"{spread[name]:.1f}" for name in ("mean", "median", "p90", "p99")]
+        times_of = figures[key]
+        if times_of is not None:
+            row = [f"{times_of[name]:.1f}" for name in ("mean", "median", "p90", "p99")]
             times.add_row(label, *row)
     console.print(times)
     for error in figures["errors"]:
         console.print(f"failed: {error}", style="red", markup=False)
 
 
-def _spread(seconds: Sequence[float]) -> dict[str, float] | None:
-    if not seconds:
-        return None
-    ordered = sorted(value * 1e3 for value in seconds)
-    return {
-        "mean": statistics.fmean(ordered),
-        "median": statistics.median(ordered),
-        "p90": ordered[int(0.90 * (len(ordered) - 1))],
-        "p99": ordered[int(0.99 * (len(ordered) - 1))],
-    }
+def _milliseconds(seconds: Sequence[float]) -> dict[str, float] | None:
+    return spread([value * 1e3 for value in seconds]) if seconds else None

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llmkit.errors import UsageError
+from llmkit_cli.bench.figures import spread
 from llmkit_cli.bench.scheduler_replay import Replay, Served
 
 MAX_GROUPS = 20
@@ -29,7 +30,7 @@ def summarize(replay: Replay) -> dict[str, Any]:
         "most_rows": max(replay.step_rows),
         "most_waiting": replay.most_waiting,
         "output_tokens_per_s": stats.generated_tokens / replay.simulated_s,
-        "step_cpu_ms": _spread(replay.step_ms),
+        "step_cpu_ms": spread(replay.step_ms),
         "row_cpu_us": 1e3 * sum(replay.step_ms) / max(1, sum(replay.step_rows)),
         "add_cpu_us": 1e6 * replay.add_s / len(served),
         "prompt_tokens": stats.prefix_queries,
@@ -37,9 +38,9 @@ def summarize(replay: Replay) -> dict[str, Any]:
         "cache_hit_rate": stats.prefix_hits / max(1, stats.prefix_queries),
         "computed_prompt_tokens": stats.prompt_tokens,
         "preemptions": stats.preemptions,
-        "wait_s": _spread([entry.started_s - entry.entry.arrival_s for entry in served]),
-        "ttft_s": _spread([entry.first_token_s - entry.entry.arrival_s for entry in served]),
-        "e2e_s": _spread([entry.ended_s - entry.entry.arrival_s for entry in served]),
+        "wait_s": spread([entry.started_s - entry.entry.arrival_s for entry in served]),
+        "ttft_s": spread([entry.first_token_s - entry.entry.arrival_s for entry in served]),
+        "e2e_s": spread([entry.ended_s - entry.entry.arrival_s for entry in served]),
         "callers": _grouped(served, "caller"),
         "priorities": _grouped(served, "priority"),
     }
@@ -69,8 +70,8 @@ def print_report(console: Console, figures: dict[str, Any]) -> None:
         ("ttft_s", "first token, s"),
         ("e2e_s", "whole request, s"),
     ):
-        spread = figures[key]
-        spreads.add_row(label, *(f"{spread[name]:.2f}" for name in ("mean", "median", "p90", "p99", "max")))
+        values = figures[key]
+        spreads.add_row(label, *(f"{values[name]:.2f}" for name in ("mean", "median", "p90", "p99", "max")))
     console.print(spreads)
     for key, label in (("callers", "caller"), ("priorities", "priority")):
         if len(figures[key]) > 1:
@@ -121,18 +122,7 @@ def _grouped(served: Sequence[Served], field: str) -> dict[str, Any]:
         name: {
             "requests": len(groups[name]),
             "output_tokens": sum(entry.entry.output_tokens for entry in groups[name]),
-            "wait_s": _spread([entry.started_s - entry.entry.arrival_s for entry in groups[name]]),
+            "wait_s": spread([entry.started_s - entry.entry.arrival_s for entry in groups[name]]),
         }
         for name in sorted(largest)
-    }
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    return {
-        "mean": statistics.fmean(ordered),
-        "median": statistics.median(ordered),
-        "p90": ordered[int(0.90 * (len(ordered) - 1))],
-        "p99": ordered[int(0.99 * (len(ordered) - 1))],
-        "max": ordered[-1],
     }

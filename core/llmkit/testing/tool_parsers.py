@@ -254,6 +254,12 @@ class ToolParserContract:
 
         read()
 
+    def test_an_opener_with_no_call_behind_it_is_text(self) -> None:
+        made = self.make_format()
+        for opener in made.openers:
+            text = f'So {opener}"no".'
+            assert parse(made, [text]) == Parsed(text), opener
+
     def test_text_is_not_held_longer_than_a_marker(self) -> None:
         made = self.make_format()
         longest = max(map(len, (*made.openers, *made.special_tokens, "")))

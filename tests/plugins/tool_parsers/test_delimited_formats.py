@@ -43,6 +43,7 @@ class TestDeepseekV31(FormatContract):
     name = "deepseek_v31"
     own_goldens = [
         Golden("no arguments", f"{BEGIN}{CALL}f{SEP}{CALLED}{END}", calls=[("f", {})]),
+        Golden("section forgotten", f"{CALL}f{SEP}{{}}{CALLED} Yes.", content=" Yes.", calls=[("f", {})]),
         Golden(
             "not JSON",
             f'{BEGIN}{CALL}f{SEP}{{"a": x}}{CALLED}{END}',
@@ -90,6 +91,19 @@ class TestKimiK2(FormatContract):
             calls=[("a.b", {})],
         ),
         Golden(
+            "no arguments",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+            "<|tool_call_end|><|tool_calls_section_end|>",
+            calls=[("f", {})],
+        ),
+        Golden(
+            "not JSON",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+            '<|tool_call_argument_begin|>{"a": x}',
+            content="x}",
+            cut_off=("f", '{"a": '),
+        ),
+        Golden(
             "section in the singular",
             "<|tool_call_section_begin|><|tool_call_begin|>look:3<|tool_call_argument_begin|>{}"
             "<|tool_call_end|><|tool_calls_section_end|>",
@@ -127,6 +141,12 @@ class TestHarmony(FormatContract):
             "on the channel of analysis",
             '<|channel|>analysis to=functions.f code<|message|>{"q": 1}<|call|>',
             calls=[("f", {"q": 1})],
+        ),
+        Golden(
+            "not JSON",
+            '<|channel|>commentary to=functions.f json<|message|>{"a": x}',
+            content="x}",
+            cut_off=("f", '{"a": '),
         ),
         Golden("no arguments", "<|channel|>commentary to=functions.f<|message|><|call|>", calls=[("f", {})]),
         Golden(

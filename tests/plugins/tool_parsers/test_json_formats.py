@@ -32,6 +32,7 @@ def common_goldens(contract: JsonContract) -> list[Golden]:
         Golden("without arguments", write([("ping", EMPTY)]), calls=[("ping", EMPTY)]),
         Golden("nested", write([("plan", NESTED)]), calls=[("plan", NESTED)]),
         Golden("unicode", write([("say", UNICODE)]), calls=[("say", UNICODE)]),
+        Golden("escapes", write([("say", UNICODE)]).replace("ü", "\\u00fc"), calls=[("say", UNICODE)]),
         Golden("text before", "Let me see.\n" + write(one), content="Let me see.\n", calls=one),
         Golden("text after", write(one) + "\n\nDone.", content="\n\nDone.", calls=one),
         Golden("newline before", "\n\n" + write(one) + "\n", calls=one),
@@ -225,6 +226,7 @@ class TestGranite(JsonContract):
             '<tool_call>[{"name": "f", "arguments": {"a": [[1], 2]}}]',
             calls=[("f", {"a": [[1], 2]})],
         ),
+        Golden("arguments left out", '<|tool_call|>[{"name": "ping"}]', calls=[("ping", {})]),
         Golden(
             "half a list",
             '<|tool_call|>[{"name": "f", "arguments": {}}, {"nome": 1}]',
@@ -273,6 +275,7 @@ class TestPhi4Mini(JsonContract):
         Golden(
             "a word", "functools is in Python: functools[0]", content="functools is in Python: functools[0]"
         ),
+        Golden("arguments left out", 'functools[{"name": "ping"}]', calls=[("ping", {})]),
         Golden(
             "lists in it",
             'functools[{"name": "tag", "arguments": {"t": ["a", "]"]}}]',

@@ -48,6 +48,11 @@ class TestQwen3Coder(FormatContract):
             calls=[("put", {"text": "a"})],
         ),
         Golden(
+            "a backslash in a key",
+            "<tool_call><function=put><parameter=a\\b>c</parameter></function></tool_call>",
+            calls=[("put", {"a\\b": "c"})],
+        ),
+        Golden(
             "function's end forgotten",
             "<tool_call>\n<function=put>\n<parameter=n>\n1\n</parameter>\n</tool_call>",
             calls=[("put", {"n": 1})],
@@ -108,6 +113,12 @@ class TestMinimaxM2(FormatContract):
             "section's end forgotten",
             '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>\n',
             calls=[("f", {"a": 1})],
+        ),
+        Golden(
+            "a backslash in a key",
+            '<minimax:tool_call><invoke name="f"><parameter name="a\\b">1</parameter></invoke>'
+            "</minimax:tool_call>",
+            calls=[("f", {"a\\b": 1})],
         ),
         Golden(
             "invoke's end forgotten",
@@ -180,6 +191,18 @@ class TestDeepseekV4(TestDeepseekV32):
 class TestGlm45(FormatContract):
     name = "glm45"
     line, prefix = "\n", ""
+
+    @property
+    def own_goldens(self) -> list[Golden]:  # type: ignore[override]
+        tag = f"<{self.prefix}"
+        end = f"</{self.prefix}"
+        return [
+            Golden(
+                "all in one line",
+                f"{tag}tool_call>f{tag}arg_key>a\\b{end}arg_key>{tag}arg_value>1{end}arg_value>{end}tool_call>",
+                calls=[("f", {"a\\b": 1})],
+            )
+        ]
 
     def write(self, calls: Calls) -> str:
         line, prefix = self.line, self.prefix
