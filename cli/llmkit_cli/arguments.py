@@ -22,13 +22,13 @@ _PLACES_VALUES_APART = ("--served-model-name", "--api-key", "--allowed-origins")
 def configurable(*sections: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command every flag of these config sections and ``--config``.
 
-    The command's first parameter receives the merged ``sources.Loaded``; its others stay options of
-    its own.
+    Where only some settings of a section concern the command each of them is named, as ``cache.block_size``.
+    The command's first parameter receives the merged ``sources.Loaded``; its others stay options of its own.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        offered = [flag for flag in config_flags.flags() if flag.section in sections]
+        offered = [flag for flag in config_flags.flags() if {flag.section, flag.path} & {*sections}]
         taken = {parameter.name for parameter in own}
         generated = [
             _parameter(flag) for flag in offered if flag.field not in taken and flag.field != "model"
@@ -75,6 +75,11 @@ def _parameter(flag: config_flags.Flag) -> inspect.Parameter:
 
 def _panel(flag: config_flags.Flag) -> str:
     return flag.section.capitalize()
+
+
+def takes_config(command: Callable[..., Any]) -> bool:
+    """Whether a command is :func:`configurable`."""
+    return "config" in inspect.signature(command).parameters
 
 
 def known_flags(command: Callable[..., Any]) -> tuple[frozenset[str], frozenset[str]]:
@@ -128,10 +133,19 @@ def adapt(argv: Sequence[str], known: frozenset[str], switches: frozenset[str]) 
             waiting.insert(0, verdict.replacement + equals + value)
             continue
         if verdict.status == "same":
-            raise UsageError(f"{name} does not apply to this command")
+            raise UsageError(_out_of_place(name, known))
         if verdict.status != "no effect":
             raise UsageError(verdict.message)
         sys.stderr.write(f"llmkit: {verdict.message}\n")
         if verdict.takes_value and not equals and waiting and not waiting[0].startswith("-"):
             waiting.pop(0)
     return rewritten
+
+
+def _out_of_place(name: str, known: frozenset[str]) -> str:
+    """For a flag of other commands: what this one takes of the same section."""
+    section = next((flag.section for flag in config_flags.flags() if name in flag.names), None)
+    taken = [flag.names[0] for flag in config_flags.flags() if flag.section == section]
+    taken = [flag for flag in taken if flag in known]
+    offered = f"; of the {section} settings it takes {', '.join(taken)}" if taken else ""
+    return f"{name} does not apply to this command{offered}"

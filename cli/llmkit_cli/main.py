@@ -25,8 +25,6 @@ class Command:
     module: str
     attribute: str
     help: str
-    configurable: bool = True
-    """Takes config flags, so that flags of other engines are looked at first."""
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -36,10 +34,8 @@ COMMANDS: Mapping[str, Command] = {
     "tokenize": Command("llmkit_cli.tokens", "tokenize", "Print a text's or a conversation's tokens."),
     "detokenize": Command("llmkit_cli.tokens", "detokenize", "Print the text behind token ids."),
     "pull": Command("llmkit_cli.pull", "pull", "Fetch a model, so that it can be served offline."),
-    "plugins": Command(
-        "llmkit_cli.plugins", "plugins", "What is installed, loaded or refused, and why.", False
-    ),
-    "bench": Command("llmkit_cli.bench.command", "bench", "Measure a server or a scheduler.", False),
+    "plugins": Command("llmkit_cli.plugins", "plugins", "What is installed, loaded or refused, and why."),
+    "bench": Command("llmkit_cli.bench.command", "bench", "Measure a server or a scheduler."),
 }
 
 
@@ -124,12 +120,21 @@ def _add(app: typer.Typer, name: str, command: typer.Typer | Callable[..., Any],
 
 
 def _adapted(name: str, words: Sequence[str]) -> Sequence[str]:
-    command = COMMANDS.get(name)
-    if command is None or not command.configurable:
-        return words
-    from llmkit_cli.arguments import adapt, known_flags
+    """With flags of other engines looked at first, where the command takes config flags."""
+    from llmkit_cli.arguments import adapt, known_flags, takes_config
 
-    return adapt(words, *known_flags(_load(command)))
+    loaded = _load(COMMANDS[name]) if name in COMMANDS else None
+    if isinstance(loaded, typer.Typer):
+        commands = {command.name: command.callback for command in loaded.registered_commands}
+        place = next((place for place, word in enumerate(words) if word in commands), None)
+        if place is None:
+            return words
+        loaded, before, words = commands[words[place]], words[: place + 1], words[place + 1 :]
+    else:
+        before = ()
+    if loaded is None or not takes_config(loaded):
+        return (*before, *words)
+    return (*before, *adapt(words, *known_flags(loaded)))
 
 
 def _add_plugin_commands(app: typer.Typer, typed: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -152,6 +153,12 @@ def test_a_trace_is_replayed_reported_and_drawn(llmkit: Run, tmp_path: Path) -> 
         (["--kv-cache-memory-bytes", "1GiB"], "--num-gpu-blocks-override"),
         (["--input-len", "8", "--prefix-len", "8"], "--prefix-len is 8"),
         (["--num-gpu-blocks-override", "4"], "--num-gpu-blocks-override 4"),
+        (["--num-gpu-blocks-override", "4"], "they take at least 31 blocks of 16 tokens"),
+        (["--async-scheduling"], "--async-scheduling does not apply to this command"),
+        (["--max-queue", "5"], "--max-queue does not apply to this command"),
+        (["--max_tokens_per_key=5"], "the scheduler settings it takes --scheduler, --scheduling-policy"),
+        (["--kv-connector", "offload"], "--kv-connector does not apply to this command"),
+        (["--nope", "1"], "unknown flag --nope"),
         (["--scheduling-policy", "fare"], "did you mean 'fair'"),
         (["--trace", "nowhere.jsonl"], "--trace nowhere.jsonl: No such file"),
         (["--json", "nowhere/a.json"], "--json nowhere/a.json: no file can be written there"),
@@ -164,6 +171,28 @@ def test_what_cannot_be_replayed_is_refused(llmkit: Run, words: list[str], messa
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_longest_request_fits_the_blocks_that_the_refusal_names(llmkit: Run) -> None:
+    words = ("bench", "scheduler", "--num-prompts", "100", "--json", "-", "--num-gpu-blocks-override")
+    least = re.search(r"at least (\d+) blocks", llmkit(*words, "2").stderr)
+    assert least is not None
+    done = llmkit(*words, least[1])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["requests"] == 100
+
+
+def test_of_a_servers_config_only_what_concerns_a_replay_counts(llmkit: Run, tmp_path: Path) -> None:
+    (tmp_path / "server.yaml").write_text(
+        "async-scheduling: true\nmax-model-len: 16\nkv-cache-memory-bytes: 1GiB\nmax-queue: 1\n"
+        "kv-connector: offload\nscheduling-policy: fair\n"
+    )
+    done = llmkit(
+        "bench", "scheduler", "--config", "server.yaml", "--max_num_seqs=3", "--num-prompts=20", "--json=-"
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (figures["policy"], figures["most_rows"]) == ("fair", 3)
 
 
 # ---- what a step costs, counted in calls: the same on every machine ----

@@ -90,6 +90,12 @@ def test_a_flag_of_vllm_gets_one_line(name: str, status: str, takes_value: bool,
     assert text in verdict.message
 
 
+@pytest.mark.parametrize("name", ["--nope", "--lora-module", "--pipeline-parallel-sise"])
+def test_what_is_refused_is_never_suggested(name: str) -> None:
+    guess = classify(name).message.partition("did you mean ")[2].removesuffix("?")
+    assert not guess or classify(guess).status != "not supported yet"
+
+
 def test_a_renamed_flag_says_what_to_use() -> None:
     verdict = classify("--uvicorn-log-level")
     assert (verdict.status, verdict.replacement) == ("renamed", "--log-level")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from llmkit.config import Config, sources
+from llmkit.config import CacheConfig, Config, SchedulerConfig, sources
 from llmkit.engine.process import calm_collector
 from llmkit.errors import UsageError
 from llmkit_cli.arguments import configurable
@@ -19,8 +19,20 @@ from llmkit_cli.bench.scheduler_replay import replay
 from llmkit_cli.bench.scheduler_report import plot, print_report, summarize
 from llmkit_cli.bench.scheduler_trace import MAX_REQUESTS, Poisson, TraceRequest, longest, read_trace
 
+CONCERNED = (
+    "scheduler.scheduler",
+    "scheduler.scheduling_policy",
+    "scheduler.max_num_seqs",
+    "scheduler.max_num_batched_tokens",
+    "cache.block_size",
+    "cache.num_gpu_blocks_override",
+    "cache.enable_prefix_caching",
+)
+"""Settings that a replay depends on, besides the plugins. Others may be in a server's ``--config``: what the
+front, a memory or a model would do with them has no place here."""
 
-@configurable("scheduler", "cache", "plugins")
+
+@configurable(*CONCERNED, "plugins")
 def bench_scheduler(
     loaded: sources.Loaded,
     trace: Annotated[
@@ -57,9 +69,9 @@ def bench_scheduler(
             num_prompts, request_rate, input_len, output_len, prefix_len, prefixes, callers, seed
         )
         load = poisson.trace()
-    config, context = _with_blocks(loaded.config, load), longest(load)
+    config = _with_blocks(_concerned(loaded.config), load)
     cost = StepCost(step_ms * 1e-3, token_us * 1e-6)
-    core, executor = build_simulated(config, cost, context=context)
+    core, executor = build_simulated(config, cost, context=longest(load))
     calm_collector()  # as the engine process does
     result = replay(core, executor, load)
     core.shutdown()
@@ -73,19 +85,34 @@ def bench_scheduler(
         print_report(Console(), figures)
 
 
+def _concerned(config: Config) -> Config:
+    """Of a server's configuration what a replay depends on."""
+    given: dict[str, dict[str, Any]] = {"scheduler": {}, "cache": {}}
+    for path in CONCERNED:
+        section, name = path.split(".")
+        given[section][name] = getattr(getattr(config, section), name)
+    return Config(
+        scheduler=SchedulerConfig(**given["scheduler"]),
+        cache=CacheConfig(**given["cache"]),
+        plugins=config.plugins,
+    )
+
+
 def _with_blocks(config: Config, load: list[TraceRequest]) -> Config:
-    """With a number of KV blocks: unless one is asked for, enough for the mean request in every seat."""
-    cache = config.cache
-    if cache.kv_cache_memory_bytes is not None:
-        raise UsageError(
-            "--kv-cache-memory-bytes: a simulation has no memory; --num-gpu-blocks-override says how many"
-            " blocks there are"
-        )
+    """With a number of KV blocks: unless one is asked for, enough for the mean request in every seat.
+
+    :raises UsageError: the longest request does not fit those that are asked for.
+    """
+    cache, most = config.cache, longest(load)
     if cache.num_gpu_blocks_override is not None:
+        least = 1 + -(-most // cache.block_size)
+        if cache.num_gpu_blocks_override < least:
+            raise UsageError(
+                f"--num-gpu-blocks-override {cache.num_gpu_blocks_override}: the longest request has {most}"
+                f" tokens, prompt and answer; they take at least {least} blocks of {cache.block_size} tokens"
+            )
         return config
     mean = sum(entry.prompt_tokens + entry.output_tokens for entry in load) / len(load)
-    tokens = max(
-        config.scheduler.max_num_seqs * mean, longest(load) + config.scheduler.max_num_batched_tokens
-    )
+    tokens = max(config.scheduler.max_num_seqs * mean, most + config.scheduler.max_num_batched_tokens)
     blocks = 2 + int(tokens) // cache.block_size
-    return dataclasses.replace(config, cache=dataclasses.replace(cache, num_gpu_blocks_override=blocks))
+    return replace(config, cache=replace(cache, num_gpu_blocks_override=blocks))

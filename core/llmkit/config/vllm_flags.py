@@ -57,7 +57,8 @@ def classify(name: str) -> Verdict:
         return Verdict("not supported yet", f"{name} is not supported yet: give {base} one JSON object", True)
     if base in own:
         return Verdict("same", f"{base} is a flag of llmkit", True)
-    guess = nearest(plain, [*own, *_by_name()])
+    taken = [known for known, row in _by_name().items() if row.status != "not supported yet"]
+    guess = nearest(plain, [*own, *taken])
     return Verdict("unknown", f"unknown flag {name}" + (f"; did you mean {guess}?" if guess else ""), False)
 
 

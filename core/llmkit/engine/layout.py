@@ -59,10 +59,10 @@ def plan_layout(
     notes: list[str] = []
 
     num_blocks = 1 + budget.kv_bytes // bytes_a_block if bytes_a_block else 1
-    memory = f"{_size(budget.kv_bytes)} of KV memory ({budget.kv_why})"
+    memory = _Memory(f"{_size(budget.kv_bytes)} of KV memory ({budget.kv_why})", "--kv-cache-memory-bytes")
     if cache.num_gpu_blocks_override is not None:
         num_blocks = cache.num_gpu_blocks_override
-        memory = f"--num-gpu-blocks-override {num_blocks}"
+        memory = _Memory(f"--num-gpu-blocks-override {num_blocks}", "--num-gpu-blocks-override")
     context = _settle_context(groups, num_blocks - 1, chunk, memory, model_len, max_model_len, notes)
 
     if cache.num_gpu_blocks_override is None and cache.kv_cache_memory_bytes is None:
@@ -152,11 +152,19 @@ def _check_spec(layers: Sequence[KVCacheSpec], spec: KVCacheSpec, index: int) ->
         raise PluginError(f"attention layer {index} describes its KV wrongly: {spec}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What bounds the pool, and what gives more of it."""
+
+    what: str
+    flag: str
+
+
 def _settle_context(
     groups: Sequence[KVGroup],
     num_blocks: int,
     chunk: int,
-    memory: str,
+    memory: _Memory,
     model_len: int | None,
     asked: int | None,
     notes: list[str],
@@ -167,20 +175,20 @@ def _settle_context(
     if asked is not None:
         if fits < asked:
             raise OutOfMemory(
-                f"--max-model-len {asked} does not fit {memory}; the largest that fits is {fits}. "
-                "Ask for that, or give more with --kv-cache-memory-bytes"
+                f"--max-model-len {asked} does not fit {memory.what}; the largest that fits is {fits}. "
+                f"Ask for that, or give more with {memory.flag}"
             )
         return asked
     if fits < min(LEAST_CONTEXT, wanted):
         accept = f", or accept it with --max-model-len {fits}" if fits > 1 else ""
         raise OutOfMemory(
-            f"only {fits} tokens of context fit {memory}, and a server needs {min(LEAST_CONTEXT, wanted)}. "
-            f"Give more with --kv-cache-memory-bytes{accept}"
+            f"only {fits} tokens of context fit {memory.what}, and a server needs"
+            f" {min(LEAST_CONTEXT, wanted)}. Give more with {memory.flag}{accept}"
         )
     if model_len is None:
         notes.append(f"context {fits}: the model names no limit; --max-model-len sets another")
     elif fits < model_len:
-        notes.append(f"context {fits} of the model's {model_len}: one sequence of it fits {memory}")
+        notes.append(f"context {fits} of the model's {model_len}: one sequence of it fits {memory.what}")
     else:
         notes.append(f"context {fits}: the model's own")
     return fits
