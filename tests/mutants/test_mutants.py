@@ -48,10 +48,11 @@ def cases() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def _quick_examples() -> Iterator[None]:
     """The same examples each time, and the first that fails is enough."""
+    before = settings.get_current_profile_name()
     settings.register_profile("mutants", phases=[Phase.generate], derandomize=True, database=None)
     settings.load_profile("mutants")
     yield
-    settings.load_profile("default")
+    settings.load_profile(before)
 
 
 @pytest.mark.parametrize(("kind", "name", "mutant"), cases())

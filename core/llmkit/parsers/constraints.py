@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmkit.contracts import StructuredOutput, Tool
-from llmkit.parsers.tags import Part, json_of, regex, sequence, structural, tag, text_of
+from llmkit.parsers.tags import Part, in_text, json_of, regex, sequence, structural, tag, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,10 @@ class Layout:
     tail: str = "}"
     quoted: bool = True
 
-    def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
-        """As ``ToolFormat.constraint``."""
+    def constraint(
+        self, tools: Sequence[Tool], openers: Sequence[str], *, required: bool, parallel: bool
+    ) -> StructuredOutput:
+        """As ``ToolFormat.constraint``; ``openers`` are all of the format."""
         if not tools:
             raise ValueError("there are no tools to call")
         each = [self._call(tool) for tool in tools]
@@ -44,12 +46,8 @@ class Layout:
         if required:
             form = all_listed if self.listed else calls
         else:
-            form = {
-                "type": "triggered_tags",
-                "triggers": [self._trigger()],
-                "tags": [all_listed] if self.listed else each,
-                "stop_after_first": not parallel,
-            }
+            blocks = [all_listed] if self.listed else each
+            form = in_text(blocks, [self._trigger()], openers, parallel=parallel)
         return structural(form)
 
     def _call(self, tool: Tool) -> Part:

@@ -36,7 +36,7 @@ class Delimited:
         bodies = {
             tool.name: sequence([*self.before_arguments, json_of(arguments_schema(tool))]) for tool in tools
         }
-        return self.layout.constraint(bodies, required, parallel)
+        return self.layout.constraint(bodies, self.openers, required, parallel)
 
 
 class DelimitedParser(Machine):

@@ -152,7 +152,7 @@ class JsonFormat:
         return self.reader(self, spec)
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
-        return self.layout.constraint(tools, required=required, parallel=parallel)
+        return self.layout.constraint(tools, self.openers, required=required, parallel=parallel)
 
 
 def _decoded(text: str) -> str:

@@ -41,7 +41,9 @@ class Markup:
         return MarkupParser(self, spec.tools)
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
-        return self.layout.constraint({tool.name: self._body(tool) for tool in tools}, required, parallel)
+        return self.layout.constraint(
+            {tool.name: self._body(tool) for tool in tools}, self.openers, required, parallel
+        )
 
     def _body(self, tool: Tool) -> Part:
         """All parameters in the schema's order; those that are not required may be left out."""

@@ -32,7 +32,9 @@ class Pythonic:
         return PythonicParser(self, spec.tools)
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
-        return self.layout.constraint({tool.name: _body(tool) for tool in tools}, required, parallel)
+        return self.layout.constraint(
+            {tool.name: _body(tool) for tool in tools}, self.openers, required, parallel
+        )
 
 
 class PythonicParser(Machine):

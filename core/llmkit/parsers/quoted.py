@@ -53,9 +53,8 @@ class Quoted:
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         layout = Layout(self.opener + "{name}{", "}" + self.closer)
-        return layout.constraint(
-            {tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}, required, parallel
-        )
+        bodies = {tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}
+        return layout.constraint(bodies, self.openers, required, parallel)
 
 
 _CONTAINERS = frozenset({"object", "array"})

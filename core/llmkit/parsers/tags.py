@@ -30,9 +30,13 @@ class Layout:
     """As ``call_begin``, written as well."""
     lead: str = ""
     """What may stand before the first call."""
+    beside: Sequence[str] = ()
+    """Marks of the format that text without calls has too, so that they open none by themselves."""
 
-    def constraint(self, bodies: Mapping[str, Part], required: bool, parallel: bool) -> StructuredOutput:
-        """Calls whose inner parts are ``bodies``, by the tools' names."""
+    def constraint(
+        self, bodies: Mapping[str, Part], openers: Sequence[str], required: bool, parallel: bool
+    ) -> StructuredOutput:
+        """Calls whose inner parts are ``bodies``, by the tools' names; ``openers`` are all of the format."""
         if not bodies:
             raise ValueError("there are no tools to call")
         begins = (self.call_begin, *self.other_begins)
@@ -52,17 +56,32 @@ class Layout:
         if required:
             form = several if self.section is None else blocks[0]
             return structural(sequence([optional(text_of(self.lead)), form]) if self.lead else form)
-        triggers = (
-            [begin.split("{name}")[0] for begin in begins] if self.section is None else [self.section[0]]
-        )
-        return structural(
-            {
-                "type": "triggered_tags",
-                "triggers": triggers,
-                "tags": blocks,
-                "stop_after_first": not parallel,
-            }
-        )
+        begins = begins if self.section is None else self.section[:1]
+        fixed = [begin.split("{name}")[0] for begin in begins]
+        return structural(in_text(blocks, fixed, () if self.beside else openers, self.beside, parallel))
+
+
+def in_text(
+    calls: Sequence[Part],
+    begins: Sequence[str],
+    openers: Sequence[str],
+    beside: Sequence[str] = (),
+    parallel: bool = True,
+) -> Part:
+    """Text in which calls stand that begin so; nothing else that opens a call is in it.
+
+    The opener alone is where a call begins: what a model may leave out behind it must not hide the call.
+    """
+    triggers = {max((o for o in openers if begin.startswith(o)), key=len, default=begin) for begin in begins}
+    others = [opener for opener in openers if len(opener) > 1 and opener not in triggers]
+    return {
+        "type": "triggered_tags",
+        "triggers": sorted(triggers),
+        "tags": list(calls),
+        "excludes": others,
+        "beside": list(beside),
+        "stop_after_first": not parallel,
+    }
 
 
 def structural(part: Part) -> StructuredOutput:

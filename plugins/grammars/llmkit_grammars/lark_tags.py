@@ -75,7 +75,8 @@ class _Writer:
 
     def _free(self, excludes: Sequence[str]) -> str:
         """Text, at least a character, in which none of these is spelt."""
-        without = "".join(f" & ~/(?s:.*){_exactly(text)}(?s:.*)/" for text in excludes)
+        held = "|".join(_exactly(text) for text in excludes if text != NO_TEXT)
+        without = f" & ~/(?s:.*)({held})(?s:.*)/" if held else ""
         if without not in self._texts:
             self._texts[without] = f"TEXT{len(self._texts)}"
             self.rules.append(f"{self._texts[without]}: /(?s:.+)/{without}")

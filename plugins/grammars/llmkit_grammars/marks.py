@@ -40,13 +40,13 @@ class Marks:
             case {"type": "tags_with_separator", "tags": [*tags], "separator": str(separator)}:
                 if self._in(separator) or _have_tokens(tags):
                     return self._list(part, _or(tags), self._pieces(separator))
-            case {"type": "triggered_tags", "triggers": [*triggers], "tags": [*tags]} if (
-                self._any is not None
-            ):
-                excludes = [*part.get("excludes", ()), NO_TEXT]
+            case {"type": "triggered_tags", "triggers": [*triggers], "tags": [*tags]}:
+                part = dict(part)
+                beside = [piece for text in part.pop("beside", ()) for piece in self._pieces(text)]
+                if self._any is not None:
+                    part["excludes"] = [*part.get("excludes", ()), NO_TEXT]
                 if self._in(*triggers) or _have_tokens(tags):
-                    return _triggered(part, [*triggers, *excludes], _or(tags))
-                return {**part, "excludes": excludes}
+                    return _triggered(part, [*triggers, *part["excludes"]], _or(tags), beside)
         return part
 
     def _in(self, *texts: Any) -> bool:
@@ -83,9 +83,11 @@ class Marks:
         return whole if part.get("at_least_one") else {"type": "optional", "content": whole}
 
 
-def _triggered(part: Part, excluded: Sequence[str], call: Part) -> Part:
-    """Text in which no trigger is spelt, and calls in it."""
+def _triggered(part: Part, excluded: Sequence[str], call: Part, beside: Sequence[Part]) -> Part:
+    """Text in which no trigger is spelt and marks may stand, and calls in it."""
     free: Part = {"type": "any_text", "excludes": list(excluded)}
+    if beside:
+        free = _sequence([free, _star(_sequence([_or(beside), free]))])
     needed = bool(part.get("at_least_one"))
     if part.get("stop_after_first"):
         return _sequence([free, call if needed else {"type": "optional", "content": call}])

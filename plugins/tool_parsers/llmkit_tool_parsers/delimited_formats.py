@@ -100,6 +100,7 @@ def _harmony() -> Delimited:
             separator=f"{start}assistant",
             other_begins=(f" to=functions.{{name}}{channel}commentary json{message}",),
             lead=f"{start}assistant",
+            beside=(start, channel, message, constrain, "<|end|>"),
         ),
     )
 

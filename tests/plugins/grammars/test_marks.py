@@ -104,6 +104,23 @@ def test_a_mark_is_its_token(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("hermes", '<tool_call>{"name": "v", "arguments": {}}'),
+        ("granite", '<tool_call>[{"name": "v", "arguments": {}}]'),
+        ("kimi_k2", "<|tool_call_begin|>functions.v:0<|tool_call_argument_begin|>{}"),
+        ("glm45", "<tool_call> v\n</tool_call>"),
+    ],
+)
+def test_no_call_hides_in_text(name: str, hidden: str, backend: str) -> None:
+    """Written in another way than the model is made to write it, but read by its parser."""
+    answers = Answers(name, backend)
+    assert not answers.may_be(tokens_of(f"So {hidden}", answers.spec), required=False)
+    assert not answers.may_be(f"So {hidden}".encode(), required=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_mark_is_no_part_of_arguments_but_its_text_is(backend: str) -> None:
     answers = Answers("hermes", backend)
     begin, _, end = HERMES.partition("x")
@@ -132,6 +149,12 @@ def test_a_mark_that_ends_the_answer_comes_as_its_end(name: str) -> None:
     )
     assert answers.may_be(other)
     assert answers.may_be([*b"Hm", *call], required=False)
+    said = tokens_of("<|channel|>analysis<|message|>Hm<|end|><|start|>assistant", answers.spec)
+    assert answers.may_be([*said, *call], required=False)
+    assert answers.may_be([*said, *tokens_of("<|channel|>final<|message|>Hm", answers.spec)], required=False)
+    unfit = tokens_of(HARMONY.replace("functions.w", "functions.v"), answers.spec)
+    for before in ("", "<|channel|>", "<|channel|>analysis"):
+        assert not answers.may_be([*tokens_of(before, answers.spec), *unfit], required=False)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
