@@ -96,6 +96,8 @@ def test_choices_have_a_budget_each(client: openai.OpenAI) -> None:
     )
     assert [choice.message.reasoning_content for choice in answer.choices] == ["0123"] * 3  # type: ignore[attr-defined]
     assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    assert answer.usage.completion_tokens_details.reasoning_tokens == 3 * len("0123")
     assert answer.usage.completion_tokens == 3 * len([BEGIN, *f"{THOUGHT} The answer.", "end of sequence"])
 
 

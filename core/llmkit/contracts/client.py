@@ -59,6 +59,9 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    """Of the prompt's."""
+    reasoning_tokens: int = 0
+    """Of the completion's, as far as somebody tells reasoning from the rest."""
 
 
 class Generation(Protocol):

@@ -43,6 +43,7 @@ class BeamGeneration:
         self._streams: list[OutputStream] = []
         self._client: EngineClient | None = None
         self._completion_tokens = 0
+        self._reasoning_tokens = 0
         self._cached_tokens: int | None = None
         self._ended = False
 
@@ -61,7 +62,9 @@ class BeamGeneration:
 
     @property
     def usage(self) -> Usage:
-        return Usage(len(self.prompt_ids), self._completion_tokens, self._cached_tokens or 0)
+        return Usage(
+            len(self.prompt_ids), self._completion_tokens, self._cached_tokens or 0, self._reasoning_tokens
+        )
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:
         return self
@@ -124,6 +127,7 @@ class BeamGeneration:
         )
         events = pipeline.feed(result)
         self._completion_tokens += pipeline.num_tokens
+        self._reasoning_tokens += pipeline.num_reasoning_tokens
         return events
 
     def _fail(self, message: str, code: str | None = None) -> None:

@@ -120,6 +120,7 @@ class EngineGeneration:
             prompt_tokens=len(self.prompt_ids),
             completion_tokens=sum(pipeline.num_tokens for pipeline in self._pipelines),
             cached_tokens=self._pipelines[0].cached_tokens,
+            reasoning_tokens=sum(pipeline.num_reasoning_tokens for pipeline in self._pipelines),
         )
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:

@@ -15,6 +15,7 @@ from llmkit.contracts import Delta, Event, Finished, PromptLogprobs, StepOutput,
 from llmkit.events import PositionLogprobs
 from llmkit.frontend.detokenizer import Detokenizer
 from llmkit.frontend.parsing import AnswerParsers, PlainText, joined
+from llmkit.frontend.reasoning_tokens import ReasoningTokens
 from llmkit.frontend.stages import StageChain, StageFailed
 from llmkit.frontend.stop import StopMatcher
 from llmkit.messages import NOTHING_ALLOWED
@@ -50,6 +51,7 @@ class OutputPipeline:
         )
         matcher = StopMatcher(params.stop, include_in_output=params.include_stop_str_in_output)
         self._text = PlainText(matcher) if parsers is None else parsers.machine(matcher)
+        self._reasoning = ReasoningTokens() if parsers is not None and parsers.tells_reasoning else None
         self._stages = stages
         self._called_by_name = parsers is not None and parsers.by_name
         self._shows_stop_token = params.include_stop_str_in_output
@@ -64,6 +66,11 @@ class OutputPipeline:
         self.finished = False
         self.abort_needed = False
         """The text ended the choice while the engine is still at it: abort it there."""
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Of ``num_tokens``; zero where nobody tells reasoning from the rest."""
+        return 0 if self._reasoning is None else self._reasoning.count
 
     def feed(self, output: StepOutput) -> list[Event]:
         """The events of one step: its tokens first, ``Finished`` last where the choice ends."""
@@ -124,13 +131,15 @@ class OutputPipeline:
         ids = output.token_ids
         if output.finish is FinishReason.STOP and self._hides_last(output):
             ids = ids[:-1]
-        text = self._text
+        text, reasoning = self._text, self._reasoning
         for used, token_id in enumerate(ids, start=1):
             piece = self._detokenizer.feed(token_id)
             if piece:
                 deltas += text.feed(piece, armed=self.num_tokens + used > self._min_tokens)
-                if text.ended:
-                    return deltas, used
+            if reasoning is not None:
+                reasoning.token(text.judged if piece else ())
+            if text.ended:
+                return deltas, used
         return deltas, len(output.token_ids)
 
     def _hides_last(self, output: StepOutput) -> bool:
@@ -141,7 +150,11 @@ class OutputPipeline:
 
     def _rest(self, reason: FinishReason) -> list[Delta]:
         """What the stages still hold."""
-        return self._text.finish(self._detokenizer.finish(), reason, armed=self.num_tokens > self._min_tokens)
+        armed = self.num_tokens > self._min_tokens
+        deltas = self._text.finish(self._detokenizer.finish(), reason, armed=armed)
+        if self._reasoning is not None:
+            self._reasoning.end(self._text.judged)
+        return deltas
 
     def _end(self, output: StepOutput) -> Finished:
         """As the text has it, else the engine. An answer that was not cut off and has calls ends for them,

@@ -102,6 +102,10 @@ class AnswerParsers:
             self.spelt_out |= formats.reasoning_ids
 
     @property
+    def tells_reasoning(self) -> bool:
+        return self._reasoning is not None
+
+    @property
     def by_name(self) -> bool:
         """The one call was chosen by the client, who need not be told that there is one."""
         return self._asked.calls == "named"
@@ -179,6 +183,7 @@ class PlainText:
     """An answer that nobody parses: all of it is content. One choice's; owns the stop matcher."""
 
     calls = 0
+    judged: Sequence[Delta] = ()
 
     def __init__(self, matcher: StopMatcher) -> None:
         self._matcher = matcher
@@ -222,6 +227,8 @@ class ParsedText:
         self._tools = tools
         self._matcher = matcher
         self._one_call = one_call
+        self.judged: Sequence[Delta] = ()
+        """What the reasoning parser made of the last piece, or of the end."""
         self.calls = 0
         """Complete ones so far."""
         self.ended = False
@@ -236,13 +243,17 @@ class ParsedText:
         """What became certain with this piece; ``armed``: a stop string may end here."""
         if self._reasoning is None:
             return self._content(text, armed)
-        return self._reasoned(self._reasoning.feed(text), armed)
+        self.judged = self._reasoning.feed(text)
+        return self._reasoned(self.judged, armed)
 
     def finish(self, rest: str, reason: FinishReason, *, armed: bool) -> list[Delta]:
         """The end, with what the detokenizer still had: all that is held back."""
+        self.judged = ()
         deltas = self.feed(rest, armed=armed) if rest else []
         if self._reasoning is not None and not self.ended:
-            deltas += self._reasoned(self._reasoning.finish(reason), armed)
+            last = self._reasoning.finish(reason)
+            self.judged = [*self.judged, *last]
+            deltas += self._reasoned(last, armed)
         if self._tools is not None and not self.ended:
             deltas += self._checked(self._tools.finish(reason), armed)
         if not self.ended:

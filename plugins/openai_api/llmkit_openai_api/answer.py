@@ -13,6 +13,7 @@ from llmkit_openai_api.wire import (
     ChatChoice,
     ChatChunkChoice,
     CompletionChoice,
+    CompletionDetails,
     Envelope,
     PromptDetails,
     UsageBody,
@@ -49,6 +50,7 @@ def usage_body(usage: Usage) -> UsageBody:
         usage.completion_tokens,
         usage.prompt_tokens + usage.completion_tokens,
         PromptDetails(usage.cached_tokens),
+        CompletionDetails(usage.reasoning_tokens),
     )
 
 

@@ -65,6 +65,7 @@ class Choices:
             sum(part.prompt_tokens for part in parts),
             sum(part.completion_tokens for part in parts),
             sum(part.cached_tokens for part in parts),
+            sum(part.reasoning_tokens for part in parts),
         )
 
     def place(self, index: int) -> int:

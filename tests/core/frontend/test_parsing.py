@@ -69,6 +69,7 @@ def test_steps_never_show(text: str, data: st.DataObject) -> None:
     grouped, other = run(ids, finish=STOP, steps=steps, **params)
     assert one == other
     assert alone.num_tokens == grouped.num_tokens == len(one.token_ids)
+    assert alone.num_reasoning_tokens == grouped.num_reasoning_tokens
 
 
 def test_each_part_in_its_place() -> None:
@@ -87,6 +88,26 @@ def test_stop_strings_act_on_content_only() -> None:
     assert choice.finish == Finished(CALLS, "ST")
     assert pipeline.abort_needed
     assert choice.token_ids == [*b"((ST))[f ST]xST"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tail", "tokens"),
+    [
+        ("((abc))d", "", 3),
+        ("abc))d", "((", 3),
+        ("abc", "((", 3),
+        ("a)b)", "((", 4),
+        ("((ab))c((d))e", "", 3),
+        ("((", "", 0),
+        ("abc", "", 0),
+        ("((ab[f 1]", "", 2),
+    ],
+)
+def test_tokens_of_reasoning_are_counted_without_its_marks(text: str, tail: str, tokens: int) -> None:
+    pipeline, choice = run(
+        ended(text), finish=STOP, asked=Parsing(tools=(F,), prompt_tail=tail), stop=("de",)
+    )
+    assert pipeline.num_reasoning_tokens == tokens == len(choice.reasoning)
 
 
 def test_no_stop_string_is_found_across_a_call() -> None:

@@ -74,6 +74,7 @@ async def test_a_whole_answer_has_openais_shape(client: httpx.AsyncClient) -> No
         "completion_tokens": 13,
         "total_tokens": prompt + 13,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
