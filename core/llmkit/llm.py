@@ -9,7 +9,7 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 from llmkit.assemble.engine import build_engine
 from llmkit.assemble.front import prepare_hooks, processor_checks
@@ -21,8 +21,8 @@ from llmkit.config.flags import needed
 from llmkit.contracts import Parsing, RequestContext, SamplingParams, Tokenizer, read_tools
 from llmkit.engine.client_inproc import InprocClient
 from llmkit.errors import EngineError, RequestError, UsageError
-from llmkit.frontend.check import check_prompt
-from llmkit.frontend.fields import check_text
+from llmkit.frontend.check import check_priority, check_prompt
+from llmkit.frontend.fields import check_text, shown, wrong_type
 from llmkit.frontend.grammars import grammar_spec
 from llmkit.frontend.parsing import AnswerParsers, Formats, thinking_of
 from llmkit.frontend.prepare import Prepared, Preparer
@@ -34,6 +34,8 @@ from llmkit.plugins import load_plugins
 T = TypeVar("T")
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
+PROMPT_TYPES = "text or a list of token ids, or a list of such prompts"
+MESSAGE_TYPES = "a list of messages, which are objects with a role, or a list of such conversations"
 
 
 class LLM:
@@ -59,6 +61,7 @@ class LLM:
         self._formats = front.formats or Formats(front.tokenizer)
         self._stages = front.stages
         self._defaults = front.generation_defaults
+        self._policy = config.scheduler.scheduling_policy
         self._hooks = prepare_hooks(plugins)
         self._processors = processor_checks(plugins)
         check_grammar_backend(config, plugins)
@@ -97,16 +100,25 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int | Sequence[int] = 0,
+        cache_salt: str | None = None,
     ) -> list[Output]:
         """Complete each prompt (text, or token ids); an output a prompt, in order.
 
-        One ``params`` is for all, a list has one each; None takes the model's own sampling defaults.
+        One ``params`` is for all, a list has one each; None takes the model's own sampling defaults. Without
+        ``max_tokens`` (or where it is None) an answer goes on until the model ends it or the context is full.
+
+        ``priority`` is for a policy that looks at it (``scheduling_policy="priority"``): lower goes first;
+        one for all, or one each. Prompts of different ``cache_salt`` share no cached prefix.
 
         :raises RequestError: a prompt or parameter is wrong; nothing was generated.
         :raises EngineError: the engine failed.
         """
         many = [_Prompt(self._encode(prompt)) for prompt in _as_prompts(prompts)]
-        return self._run(many, self._params_for(params, len(many)))
+        return self._run(
+            many, self._params_for(params, len(many)), _contexts(priority, cache_salt, len(many))
+        )
 
     def chat(
         self,
@@ -119,10 +131,13 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int | Sequence[int] = 0,
+        cache_salt: str | None = None,
     ) -> list[Output]:
         """Answer one conversation, or each of several; an output a conversation, in order.
 
-        ``tools`` and ``tool_choice`` are as the server takes them.
+        ``tools`` and ``tool_choice`` are as the server takes them; ``params``, ``priority`` and
+        ``cache_salt`` as :meth:`generate` does.
 
         :raises RequestError: also where the model has no chat template, or it refuses the messages.
         """
@@ -149,7 +164,8 @@ class LLM:
             )
             ids = self.tokenizer.encode(text, add_special_tokens=False)
             prompts.append(_Prompt(ids, self._formats.answer(parsing)))
-        return self._run(prompts, self._params_for(params, len(prompts)))
+        contexts = _contexts(priority, cache_salt, len(prompts))
+        return self._run(prompts, self._params_for(params, len(prompts)), contexts)
 
     def reset_prefix_cache(self) -> None:
         """Forget the KV of every earlier prompt."""
@@ -174,18 +190,24 @@ class LLM:
 
     # ---- prompts to outputs ----
 
-    def _run(self, prompts: Sequence[_Prompt], params: Sequence[SamplingParams]) -> list[Output]:
-        jobs = [self._job(*asked) for asked in zip(prompts, params, strict=True)]
+    def _run(
+        self,
+        prompts: Sequence[_Prompt],
+        params: Sequence[SamplingParams],
+        contexts: Sequence[RequestContext],
+    ) -> list[Output]:
+        jobs = [self._job(*asked) for asked in zip(prompts, params, contexts, strict=True)]
         with self._turn:
             return Batch(self._running(), jobs).run()
 
-    def _job(self, prompt: _Prompt, params: SamplingParams) -> Job:
+    def _job(self, prompt: _Prompt, params: SamplingParams, context: RequestContext) -> Job:
+        check_priority(context.priority, self._policy)
         check_prompt(prompt.ids, self._limits.vocab_size)
         prompt_ids = truncated(prompt.ids, params, self._limits)
         parsers = prompt.parsers
         if parsers is not None:
             params = parsers.constrained(params)
-        prepared = self._prepare(prompt_ids, params)
+        prepared = self._prepare(prompt_ids, params, context)
         params = prepared.params
         self._stages.check(params)
         words = bad_word_ids(self.tokenizer, params.bad_words, self._limits.vocab_size)
@@ -194,18 +216,20 @@ class LLM:
         attachments = dataclasses.replace(
             prepared.attachments, bad_words=words, grammar=grammar, thinking=thinking_of(parsers, params)
         )
-        requests = make_requests(prompt_ids, params, RequestContext(), self._limits, attachments)
+        requests = make_requests(prompt_ids, params, context, self._limits, attachments)
         if params.beam_search is not None:
             return BeamJob(
                 requests[0], params, self.tokenizer, parsers, self._stages, self._limits.vocab_size
             )
         return SamplingJob(requests, params, self.tokenizer, parsers, self._stages)
 
-    def _prepare(self, prompt_ids: Sequence[int], params: SamplingParams) -> Prepared:
+    def _prepare(
+        self, prompt_ids: Sequence[int], params: SamplingParams, context: RequestContext
+    ) -> Prepared:
         if not self._hooks and not params.plugin_args:
             return Prepared(params, Attachments())
         preparer = Preparer(self._hooks, processors=self._processors)
-        return _wait_for(preparer.run(prompt_ids, params, RequestContext()))
+        return _wait_for(preparer.run(prompt_ids, params, context))
 
     def _encode(self, prompt: Prompt) -> Sequence[int]:
         if not isinstance(prompt, str):
@@ -221,9 +245,13 @@ class LLM:
             params = SamplingParams(**defaults)
         if isinstance(params, SamplingParams):
             return [params] * prompts
-        if len(params) != prompts:
-            raise UsageError(f"{len(params)} SamplingParams for {prompts} prompts; give one, or one a prompt")
-        return params
+        each: list[Any] = list(params) if _is_list(params) else [params]
+        wrong = next((item for item in each if not isinstance(item, SamplingParams)), None)
+        if wrong is not None:
+            raise UsageError(f"params has {shown(wrong)}; give SamplingParams(...)")
+        if len(each) != prompts:
+            raise UsageError(f"{len(each)} SamplingParams for {prompts} prompts; give one, or one a prompt")
+        return each
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -234,20 +262,52 @@ class _Prompt:
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Several prompts, or one: text, or a sequence that begins with a number."""
+    """Several prompts, or one: text, or a sequence that begins with a number.
+
+    :raises RequestError: something is neither text nor token ids.
+    """
     if isinstance(prompts, str):
         return [prompts]
+    if not _is_list(prompts):
+        raise wrong_type("prompts", prompts, PROMPT_TYPES)
     if prompts and isinstance(prompts[0], int):
         return [cast("Sequence[int]", prompts)]
+    for place, prompt in enumerate(prompts):
+        if not (isinstance(prompt, str) or _is_list(prompt)):
+            raise wrong_type(f"prompts[{place}]", prompt, PROMPT_TYPES)
     return cast("Sequence[Prompt]", prompts)
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _contexts(priority: int | Sequence[int], cache_salt: str | None, prompts: int) -> list[RequestContext]:
+    """What is said of each prompt besides its parameters.
+
+    :raises UsageError: there are more or fewer priorities than prompts.
+    """
+    each = list(priority) if _is_list(priority) else [cast("int", priority)] * prompts
+    if len(each) != prompts:
+        raise UsageError(f"{len(each)} priorities for {prompts} prompts; give one, or one a prompt")
+    return [RequestContext(priority=value, cache_salt=cache_salt) for value in each]
 
 
 def _as_conversations(
     messages: Sequence[Message] | Sequence[Sequence[Message]],
 ) -> Sequence[Sequence[Message]]:
-    if messages and isinstance(messages[0], Mapping):
-        return [cast("Sequence[Message]", messages)]
-    return cast("Sequence[Sequence[Message]]", messages)
+    """:raises RequestError: something is no message."""
+    one = _is_list(messages) and len(messages) > 0 and isinstance(messages[0], Mapping)
+    conversations = [messages] if one else messages
+    if not _is_list(conversations):
+        raise wrong_type("messages", conversations, MESSAGE_TYPES)
+    for conversation in conversations:
+        wrong: Any = conversation
+        if _is_list(conversation):
+            wrong = next((message for message in conversation if not isinstance(message, Mapping)), None)
+        if wrong is not None:
+            raise wrong_type("messages", wrong, MESSAGE_TYPES)
+    return cast("Sequence[Sequence[Message]]", conversations)
 
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:

@@ -54,8 +54,9 @@ class BeamSearch(msgspec.Struct, frozen=True):
     width: int
     length_penalty: float = 1.0
     """A beam's score is its summed logprob over its length to this power."""
-    early_stopping: bool = False
-    """End as soon as ``width`` beams are complete, rather than when no open one can beat them."""
+    early_stopping: bool | Literal["never"] = False
+    """True: end as soon as ``width`` beams are complete. False: when the best open one would not beat them
+    if it were complete now. ``never``: when none can beat them, however long it grows."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,7 +70,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     n: int = 1
     max_tokens: int | None = None
-    """Most tokens to generate; None fills the context."""
+    """Most tokens to generate; None: until the model ends, or the context is full."""
     min_tokens: int = 0
     """End tokens and stop token ids are masked until this many tokens are out."""
     temperature: float = 1.0
@@ -87,6 +88,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Divides positive and multiplies negative logits of tokens in prompt or output (CTRL paper)."""
     logit_bias: dict[int, float] = {}
     stop: tuple[str, ...] = ()
+    """Texts that end the answer; one alone may be given as it is."""
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
@@ -113,6 +115,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     follows. None: as many as the model likes."""
     plugin_args: dict[str, Any] = {}
     """Per-plugin request data, validated by each plugin's schema; plain msgpack values."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            msgspec.structs.force_setattr(self, "stop", (self.stop,))
 
     @property
     def num_sequences(self) -> int:

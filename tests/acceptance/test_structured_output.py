@@ -114,6 +114,23 @@ def test_streams_and_completions_are_constrained_too(client: httpx.Client) -> No
     assert plain.json()["choices"][0]["text"] in ("yes", "no")
 
 
+def test_min_tokens_keeps_the_end_away_while_the_grammar_may_go_on(client: httpx.Client) -> None:
+    for end_id in (bytes_tokenizer.EOS_ID, ord("b")):
+        end = {"logit_bias": {str(end_id): 100}, "stop_token_ids": [ord("b")]}
+        fields = {"guided_regex": "[ab]+", "max_tokens": 60, "temperature": 0.0, **end}
+        assert ask(client, **fields).json()["usage"]["completion_tokens"] < 20
+        usage = ask(client, min_tokens=20, **fields).json()["usage"]
+        assert usage["completion_tokens"] >= 20
+    bounded = ask(client, guided_regex="[ab]{1,9}", min_tokens=5, max_tokens=60, **end)
+    assert 5 <= len(content(bounded)) <= 9
+
+
+def test_a_complete_answer_ends_whatever_min_tokens_says(client: httpx.Client) -> None:
+    answer = ask(client, guided_choice=["red", "green"], min_tokens=20)
+    assert content(answer) in ("red", "green")
+    assert answer.json()["usage"]["completion_tokens"] < 20
+
+
 def test_openais_client_parses_what_comes(server: ServerProcess) -> None:
     from pydantic import BaseModel, Field
 

@@ -120,6 +120,67 @@ def test_a_wrong_request_is_refused_before_any_runs(llm):
     assert llm._engine.stats.steps == steps
 
 
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        (5, "prompts is 5; it must be text"),
+        (None, "prompts is None; it must be text"),
+        (b"hi", "it must be text"),
+        ([{"prompt": "hi"}], r"prompts\[0\] is a dict of 1; it must be text"),
+        (["good", 5], r"prompts\[1\] is 5; it must be text"),
+        ([[*b"hi", "x"]], "token id"),
+    ],
+)
+def test_what_is_no_prompt_is_named(llm, prompts, said):
+    with pytest.raises(RequestError, match=said):
+        llm.generate(prompts)
+
+
+@pytest.mark.parametrize("messages", ["hi", 5, ["hi"], [["hi"]], [[{"role": "user", "content": "a"}], "hi"]])
+def test_what_is_no_message_is_named(llm, messages):
+    with pytest.raises(RequestError, match=r"messages is .*; it must be a list of messages"):
+        llm.chat(messages)
+
+
+@pytest.mark.parametrize("params", [5, {"temperature": 0}, [{"temperature": 0}]])
+def test_what_are_no_parameters_is_named(llm, params):
+    with pytest.raises(UsageError, match=r"give SamplingParams\(\.\.\.\)"):
+        llm.generate("hi", params)
+
+
+def test_a_stop_text_needs_no_list(llm):
+    assert SamplingParams(stop="END").stop == ("END",)
+    assert llm.generate("weather", SamplingParams(stop="END"))[0].text == "It is sunny. "
+
+
+def test_without_a_limit_an_answer_fills_the_context(llm):
+    room = llm._limits.max_model_len - 1
+    (output,) = llm.generate([[97]], SamplingParams(ignore_eos=True))
+    assert (len(output.token_ids), output.finish_reason) == (room, FinishReason.LENGTH)
+
+
+def test_priorities_and_salts(settings):
+    with LLM(**settings, scheduling_policy="priority", max_num_seqs=1) as llm:
+        begun = []
+        add = llm._engine.add
+        llm._engine.add = lambda request: (begun.append((request.priority, request.cache_salt)), add(request))
+        outputs = llm.generate(["a", "b"], priority=[2, 1], cache_salt="s")
+        assert [output.text for output in outputs] == ["a", "b"]
+        llm.chat([{"role": "user", "content": "hi"}], priority=3)
+        assert begun == [(2, "s"), (1, "s"), (3, None)]
+        with pytest.raises(UsageError, match="1 priorities for 2 prompts"):
+            llm.generate(["a", "b"], priority=[1])
+        with pytest.raises(RequestError, match="priority is 'high'"):
+            llm.generate("a", priority="high")
+        with pytest.raises(RequestError, match="cache_salt"):
+            llm.generate("a", cache_salt="")
+
+
+def test_priorities_are_refused_where_no_policy_looks_at_them(llm):
+    with pytest.raises(RequestError, match="scheduling policy 'fcfs' looks at none"):
+        llm.generate("a", priority=1)
+
+
 def test_hooks_of_enabled_plugins_apply(llm):
     params = SamplingParams(plugin_args={"tests.core.hooked_plugin": {"limit": 2}})
     assert llm.generate("abcdef", params)[0].text == "ab"

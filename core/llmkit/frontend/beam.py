@@ -115,8 +115,10 @@ class Beams:
     def _may_improve(self, length: int) -> bool:
         if len(self._complete) < self._search.width:
             return True
-        if self._search.early_stopping:
+        if self._search.early_stopping is True:
             return False
+        if self._search.early_stopping == "never" and self._search.length_penalty > 0:
+            length = self._max_tokens  # what the best open one would gain most at
         return self._score(self.open[0].logprob, length) > self._complete[-1].score
 
     def _score(self, logprob: float, length: int) -> float:

@@ -309,7 +309,8 @@ def _beam_search(params: SamplingParams, search: Any) -> None:
         raise wrong_type("beam_search", search, "a BeamSearch")
     integer("beam_search.width", search.width, 1, MAX_CHOICES)
     number("beam_search.length_penalty", search.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
-    switch("beam_search.early_stopping", search.early_stopping)
+    if search.early_stopping != "never" and not isinstance(search.early_stopping, bool):
+        raise wrong_type("beam_search.early_stopping", search.early_stopping, "true, false or 'never'")
     if params.n > search.width:
         raise RequestError(
             f"n is {params.n}; of {search.width} beams at most {search.width} can be returned",

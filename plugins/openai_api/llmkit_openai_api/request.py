@@ -204,7 +204,7 @@ def _beam_search(body: SamplingBody) -> BeamSearch | None:
     if body.use_beam_search:
         width = body.best_of if body.best_of is not None else body.n
         penalty = 1.0 if body.length_penalty is None else body.length_penalty
-        return BeamSearch(1 if width is None else width, penalty, bool(body.early_stopping))
+        return BeamSearch(1 if width is None else width, penalty, body.early_stopping or False)
     for name, nothing in (("length_penalty", 1.0), ("early_stopping", False)):
         if getattr(body, name) not in (None, nothing):
             raise RequestError(f"{name} needs use_beam_search true", param=name)
@@ -220,8 +220,8 @@ def _field_of(body: SamplingBody, front_name: str) -> str:
             return "tools" if field == "structured" and getattr(body, "tools", None) else field
         case "beam_search.width":
             return "n" if body.best_of is None else "best_of"
-        case "beam_search.length_penalty":
-            return "length_penalty"
+        case "beam_search.length_penalty" | "beam_search.early_stopping":
+            return front_name.removeprefix("beam_search.")
         case "prompt_logprobs" if body.prompt_logprobs is None and body.echo:
             return "echo"  # with logprobs it asks for those of the prompt
         case "timeout":

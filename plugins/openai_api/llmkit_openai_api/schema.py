@@ -6,7 +6,7 @@ Ranges are checked with the rest of a request in the front process; unknown fiel
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -64,7 +64,7 @@ class SamplingBody(Body):
     best_of: Integer | None = None
     use_beam_search: bool | None = None
     length_penalty: Number | None = None
-    early_stopping: bool | None = None
+    early_stopping: bool | Literal["never"] | None = None
     max_tokens: Integer | None = None
     min_tokens: Integer | None = None
     temperature: Number | None = None

@@ -87,6 +87,9 @@ def end_tokens(reference, prompt, count):
         (5, 3, -0.5, True, 3, 0),
         (4, 4, 1.0, False, 2, 5),
         (2, 1, 0.7, False, 0, 0),
+        (3, 3, 1.0, "never", 3, 0),
+        (4, 2, 2.0, "never", 3, 0),
+        (4, 4, -0.5, "never", 3, 0),
         (12, 12, 1.0, False, 2, 0),  # more alternatives than a client may ask for
     ],
 )
@@ -194,7 +197,12 @@ def test_a_wide_search_finds_the_likeliest_of_all(seed, num_ends, max_tokens):
     assert best[0].score == pytest.approx(complete[likeliest])
 
 
-@given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from([-1.0, 0.0, 0.8, 1.0, 2.0]), st.booleans())
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 6),
+    st.sampled_from([-1.0, 0.0, 0.8, 1.0, 2.0]),
+    st.sampled_from([False, True, "never"]),
+)
 @settings(max_examples=60, deadline=None)
 def test_what_a_search_gives(seed, width, length_penalty, early_stopping):
     table, ends = Table(seed, 12), (0, 5)
@@ -209,3 +217,17 @@ def test_what_a_search_gives(seed, width, length_penalty, early_stopping):
         assert not set(tokens[:-1]) & set(ends)
         assert (beam.finish is FinishReason.STOP) == (tokens[-1] in ends)
         assert tokens[-1] in ends or len(tokens) == 7
+
+
+def test_a_search_that_never_ends_early_finds_what_a_heuristic_leaves():
+    """With a reward for length, a beam that loses now may win later."""
+    better = 0
+    for seed in range(20):
+        table, ends = Table(seed, 12), (0, 5)
+        soon, late = (
+            searched(table, BeamSearch(3, 2.0, early_stopping), ends, 12)[-1].score
+            for early_stopping in (False, "never")
+        )
+        assert late >= soon
+        better += late > soon
+    assert better
