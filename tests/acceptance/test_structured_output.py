@@ -131,6 +131,12 @@ def test_a_complete_answer_ends_whatever_min_tokens_says(client: httpx.Client) -
     assert answer.json()["usage"]["completion_tokens"] < 20
 
 
+def test_fields_that_leave_nothing_together_are_named(client: httpx.Client) -> None:
+    error = refusal(client, structured_outputs={"choice": ["yes"]}, allowed_token_ids=[ord("n")])
+    assert (error["param"], error["code"]) == ("allowed_token_ids, structured_outputs", "unsatisfiable")
+    assert "this request has allowed_token_ids, structured_outputs" in error["message"]
+
+
 def test_openais_client_parses_what_comes(server: ServerProcess) -> None:
     from pydantic import BaseModel, Field
 

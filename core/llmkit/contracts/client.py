@@ -105,11 +105,11 @@ class RequestContext:
 class Generator(Protocol):
     """From a prompt to events. Since 0.1."""
 
-    def check_room(self, choices: int) -> None:
-        """Before work is put into a request: whether that many choices would be queued now.
+    def check_room(self, params: SamplingParams, prompts: int = 1) -> None:
+        """Before work is put into a request: whether its choices would be queued now.
 
         :raises QueueFull: they would not, so try later.
-        :raises RequestError: they never would.
+        :raises RequestError: they never would, or their number is wrong.
         :raises EngineError: the engine is dead or draining.
         """
 

@@ -15,7 +15,7 @@ from jinja2 import nodes
 
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.errors import CheckpointError, RequestError
-from llmkit.frontend.fields import check_text
+from llmkit.frontend.fields import check_text, shown
 from llmkit.frontend.history import CallForm
 from llmkit.frontend.template_limits import budget
 from llmkit.frontend.template_sandbox import TEMPLATE_FAULTS, Sandbox
@@ -43,6 +43,7 @@ _PROTECTED = frozenset(
     }
 )
 MAX_DEPTH = 64
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """Of what a message or an argument nests."""
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -150,6 +151,11 @@ class ChatTemplate:
             raise RequestError(f"{where} is {type(message).__name__}; a message is an object", param=where)
         # A missing key reads better than None: templates print `None` or fail on it.
         fresh = {key: _plain(value, where) for key, value in message.items() if value is not None}
+        if fresh.get("role") not in ROLES:
+            raise RequestError(
+                f"{where}.role is {shown(fresh.get('role'))}; it may be {listing(ROLES)}",
+                param=f"{where}.role",
+            )
         if fresh.get("role") == "assistant":
             # A turn of calls alone has no content; templates read it, most as text, some ask if it is none.
             fresh.setdefault("content", self._no_content)

@@ -73,10 +73,11 @@ class FrontGenerator:
         """Refuse every request from now on with what ``why`` makes; those in flight go on."""
         self._closed = why
 
-    def check_room(self, choices: int) -> None:
+    def check_room(self, params: SamplingParams, prompts: int = 1) -> None:
         """As ``contracts.Generator.check_room``."""
         self._check_open()
-        self._room.check(choices)
+        check_choices(params)
+        self._room.check(params.num_sequences * prompts, _multiplier(params))
 
     async def submit(
         self,
@@ -96,7 +97,7 @@ class FrontGenerator:
         if parsers is not None:
             params = parsers.constrained(params)
         deadline = self._deadline(context)
-        place = self._room.enter(params.num_sequences)
+        place = self._room.enter(params.num_sequences, _multiplier(params))
         try:
             async with _until(deadline):
                 accepted = await self._accept(
@@ -143,7 +144,7 @@ class FrontGenerator:
         self._stages.check(params)
         attachments = await self._attached(params, prepared.attachments, parsers)
         requests = make_requests(prompt, params, context, self._limits, attachments)
-        place.resize(params.num_sequences)  # a plugin may have changed it
+        place.resize(params.num_sequences, _multiplier(params))  # a plugin may have changed it
         place.charge(context.caller, len(requests[0].prompt_ids), requests[0].max_tokens)
         return Accepted(
             requests,
@@ -197,6 +198,15 @@ class FrontGenerator:
     def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed()
+
+
+def _multiplier(params: SamplingParams) -> str:
+    """The field that makes several sequences of a prompt; ``prompt`` where there is one of each."""
+    if params.num_sequences == 1:
+        return "prompt"
+    if params.beam_search is not None:
+        return "beam_search.width"
+    return "n" if params.best_of is None else "best_of"
 
 
 @contextlib.asynccontextmanager

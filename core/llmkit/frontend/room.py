@@ -16,13 +16,17 @@ class Room:
         self._tokens: dict[str, int] = {}
         """Of callers with requests in flight."""
 
-    def check(self, sequences: int) -> None:
-        """:raises QueueFull: so many more do not fit now. :raises RequestError: they never do."""
+    def check(self, sequences: int, field: str = "n") -> None:
+        """``field`` says how many of each prompt.
+
+        :raises QueueFull: so many more do not fit now. :raises RequestError: they never do.
+        """
         if sequences > self._capacity:
+            lower = "Send" if field == "prompt" else f"Lower {field}, or send"
             raise RequestError(
-                f"the request asks for {sequences} choices; this server holds {self._capacity} sequences,"
-                " running and waiting. Lower n, or send fewer prompts at once",
-                param="n",
+                f"the request asks for {sequences}; this server holds {self._capacity} sequences, running and"
+                f" waiting. {lower} fewer prompts at once",
+                param=field,
                 code="integer_above_max_value",
             )
         if self.in_flight + sequences > self._capacity:
@@ -31,10 +35,10 @@ class Room:
                 " try again later"
             )
 
-    def enter(self, sequences: int) -> Place:
+    def enter(self, sequences: int, field: str = "n") -> Place:
         """As :meth:`check`, and takes them on."""
         place = Place(self)
-        place.resize(sequences)
+        place.resize(sequences, field)
         return place
 
     def tokens_of(self, caller: str) -> int:
@@ -78,10 +82,10 @@ class Place:
         self._prompt_tokens = 0
         self._tokens_each = 0
 
-    def resize(self, sequences: int) -> None:
+    def resize(self, sequences: int, field: str = "n") -> None:
         """Before :meth:`charge`. :raises QueueFull: as :meth:`Room.check`; nothing is held then."""
         self.leave(self._sequences)
-        self._room.check(sequences)
+        self._room.check(sequences, field)
         self._room.in_flight += sequences
         self._sequences = sequences
 

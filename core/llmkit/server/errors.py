@@ -19,10 +19,39 @@ from llmkit.errors import Draining, EngineDead, EngineError, QueueFull, RequestE
 RETRY_AFTER_S = 5
 """What a client is told to wait while the server starts, drains or is down."""
 
-_SHORT = reprlib.Repr()
+
+class _JsonWords(reprlib.Repr):
+    """Values as a client wrote them, shortened."""
+
+    def repr_NoneType(self, _value: None, _level: int) -> str:
+        return "null"
+
+    def repr_bool(self, value: bool, _level: int) -> str:
+        return "true" if value else "false"
+
+
+_SHORT = _JsonWords()
 _SHORT.maxstring = _SHORT.maxother = 60
 _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3
 _SHORT.maxlevel = 2
+_REASONS = {
+    "missing": "it is missing",
+    "string_type": "must be a string",
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "literal_error": "must be {expected}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "may be at most {le}",
+    "too_short": "has {actual_length} items; it must have at least {min_length}",
+    "too_long": "has {actual_length} items; it may have at most {max_length}",
+    "string_too_short": "must have a length of at least {min_length}",
+    "string_too_long": "may have a length of at most {max_length}",
+}
+"""Pydantic's types of error in our words; others say it in theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +119,10 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return _http_failure(request, error).response(error.headers)
 
-    async def on_validation(_request: Request, error: Exception) -> JSONResponse:
+    async def on_validation(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
+        if not error.body and error.errors()[0]["loc"] == ("body",):
+            return (await _no_body(request)).response()
         return validation_failure(error.errors(), error.body).response()
 
     app.add_exception_handler(RequestError, on_llmkit)
@@ -105,16 +136,19 @@ def validation_failure(errors: Sequence[Any], body: Any) -> Failure:
     first = errors[0]
     if first["type"] == "json_invalid":
         return _bad(f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}")
-    if first["loc"] == ("body",) and isinstance(body, bytes | None):
-        return _bad("the body must be JSON with the header Content-Type: application/json")
+    if first["loc"] == ("body",):
+        return (
+            _not_json()
+            if isinstance(body, bytes)
+            else _bad(f"the body must be an object, not {_shown(body)}")
+        )
     located = [(*_locate(body, error), error) for error in errors]
     within = [entry for entry in located if (entry[0] or "").startswith(located[0][0] or "")]
     # Of a union, the member that got furthest is the one that was meant.
     param, value, first = max(within, key=lambda entry: len(entry[0] or ""))
     reasons = "; or ".join(dict.fromkeys(_reason(error) for where, _, error in within if where == param))
-    if first["type"] == "missing":
-        return _bad(f"{param or 'body'}: {reasons}", param)
-    return _bad(f"{param or 'body'}: {reasons}, not {_SHORT.repr(value)}", param)
+    tells = first["type"] in ("missing", "too_short", "too_long")
+    return _bad(f"{param or 'body'}: {reasons}" + ("" if tells else f", not {_shown(value)}"), param)
 
 
 # ---- below: how ----
@@ -124,7 +158,27 @@ def _bad(message: str, param: str | None = None) -> Failure:
     return Failure(400, message, "invalid_request_error", param)
 
 
+def _not_json() -> Failure:
+    return _bad("the body must be JSON with the header Content-Type: application/json")
+
+
+async def _no_body(request: Request) -> Failure:
+    """Of a body that is null, false, empty, or was not looked at."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        return _not_json()
+    given = (await request.body()).decode(errors="replace").strip()
+    return _bad(f"the body is {_SHORT.repr(given)[1:-1] or 'empty'}; it must be an object")
+
+
+def _shown(value: Any) -> str:
+    return _SHORT.repr(value)
+
+
 def _reason(error: Mapping[str, Any]) -> str:
+    words = _REASONS.get(error["type"])
+    if words is not None:
+        return words.format_map(error.get("ctx", {}))
     text: str = error["msg"]
     text = text.removeprefix("Value error, ").removeprefix("Input ")
     return text[:1].lower() + text[1:]

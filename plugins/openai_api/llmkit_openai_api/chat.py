@@ -118,7 +118,7 @@ async def _choices(body: ChatRequest, request: Request, services: Services) -> C
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
     check_stream(body, params)
-    services.generator.check_room(params.num_sequences)
+    services.generator.check_room(params)
     asked = read_tools(body.tools, body.tool_choice)
     parses = body.parse_output is not False
     if not parses and asked.calls in ("required", "named"):

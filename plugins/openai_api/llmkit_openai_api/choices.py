@@ -83,7 +83,7 @@ class Choices:
         :raises RequestError: one prompt is wrong.
         :raises EngineError: the engine failed or is gone.
         """
-        self._generator.check_room(len(self._prompts) * self._params.num_sequences)
+        self._generator.check_room(self._params, len(self._prompts))
         for name, prompt in self._prompts.items():
             try:
                 generation = await self._generator.submit(

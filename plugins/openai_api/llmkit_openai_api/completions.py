@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -103,6 +104,5 @@ def _choices(
 
 
 def _not_a_prompt(where: str, value: Any) -> RequestError:
-    return RequestError(
-        f"{where} must be a text or a list of token ids, not {type(value).__name__}", param=where
-    )
+    kind = "an object" if isinstance(value, dict) else json.dumps(value)
+    return RequestError(f"{where} must be a text or a list of token ids, not {kind:.60}", param=where)

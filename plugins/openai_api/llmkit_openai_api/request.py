@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from llmkit import RequestError
-from llmkit.contracts import BeamSearch, RequestContext, SamplingParams, Services
+from llmkit.contracts import BeamSearch, RequestContext, SamplingParams, Services, listing
 from llmkit_openai_api.schema import Body, SamplingBody
 from llmkit_openai_api.structured import structured_output
 
@@ -172,6 +172,11 @@ def check_stream(body: SamplingBody, params: SamplingParams) -> None:
 
 def name_field(error: RequestError, body: SamplingBody, **names: str) -> None:
     """Put in an error what the request calls the field that the front names; ``names``: the route's own."""
+    masking = _masking(body) if error.code == "unsatisfiable" else []
+    if masking:
+        error.args = (f"{error}; this request has {listing(masking)}",)
+        error.param = listing(masking)
+        return
     if error.param is None:
         return
     name = names.get(error.param) or _field_of(body, error.param)
@@ -211,6 +216,14 @@ def _beam_search(body: SamplingBody) -> BeamSearch | None:
     return None
 
 
+def _masking(body: SamplingBody) -> list[str]:
+    """What in the body keeps tokens from being sampled."""
+    names = ("allowed_token_ids", "bad_words", "min_tokens", "logit_bias", "thinking_token_budget")
+    given = [name for name in names if getattr(body, name)]
+    constrained = _field_of(body, "structured")
+    return given if constrained == "structured" else [*given, constrained]
+
+
 def _field_of(body: SamplingBody, front_name: str) -> str:
     """Where ``body`` says what the front calls ``front_name``."""
     match front_name:
@@ -226,6 +239,8 @@ def _field_of(body: SamplingBody, front_name: str) -> str:
             return "echo"  # with logprobs it asks for those of the prompt
         case "timeout":
             return "X-Request-Timeout"
+        case "plugin_args" if body.vllm_xargs and not body.plugin_args:
+            return "vllm_xargs"
         case _:
             return front_name
 

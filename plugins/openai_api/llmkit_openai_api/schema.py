@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_EXACT = 2**53
+LEAST, MOST = -(2**63), 2**63 - 1
+"""Of an integer."""
 MAX_ITEMS = 4096
 """Of a list or an object in a body, where nothing lower holds: it is checked before its items are, one
 by one. What a field means has its own limit in the front process."""
@@ -23,13 +25,17 @@ MAX_TOP_LOGPROBS = 20
 
 
 def _whole(value: Any) -> Any:
-    """JSON knows one kind of number: 2.0 is the integer 2."""
+    """JSON knows one kind of number: 2.0 is the integer 2. :raises ValueError: it has more than 64 bits."""
+    if type(value) is int and not LEAST <= value <= MOST:
+        raise ValueError(f"must be from {LEAST} to {MOST}")
     if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_EXACT:
         return int(value)
     return value
 
 
-Integer = Annotated[int, BeforeValidator(_whole), Field(ge=-(2**63), lt=2**63)]
+Integer = Annotated[
+    int, BeforeValidator(_whole), Field(json_schema_extra={"minimum": LEAST, "maximum": MOST})
+]
 Number = Annotated[float, Field(strict=True)]
 Object = dict[str, Any]
 T = TypeVar("T")

@@ -234,6 +234,9 @@ async def test_a_continued_message_is_left_open_and_echoed(
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [*HI, {"role": "foo", "content": "x"}]}, "messages[1].role"),
+        ({"vllm_xargs": {"nobody": 1}}, "vllm_xargs"),
+        ({"plugin_args": {"nobody": 1}}, "plugin_args"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "messages[0].content[0]",
@@ -253,6 +256,49 @@ async def test_a_wrong_field_is_named(
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
     assert front.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            {"seed": 2**63},
+            "seed: must be from -9223372036854775808 to 9223372036854775807, not 9223372036854775808",
+        ),
+        (
+            {"seed": -(2**63) - 1},
+            "seed: must be from -9223372036854775808 to 9223372036854775807, not -92233",
+        ),
+        ({"messages": []}, "messages: has 0 items; it must have at least 1"),
+        ({"messages": None}, "messages: must be a list, not null"),
+        ({"stop": ["a"] * 5000}, "it may have at most 4096"),
+        ({"temperature": True}, "temperature: must be a number, not true"),
+        ({"stream_options": 3}, "stream_options: must be an object, not 3"),
+        ({"early_stopping": "x"}, "early_stopping: must be true or false; or must be 'never', not 'x'"),
+        ({"vllm_xargs": {"nobody": 1}}, "vllm_xargs has 'nobody'"),
+    ],
+)
+async def test_words_for_a_wrong_field(client: httpx.AsyncClient, body: dict[str, Any], said: str) -> None:
+    assert said in (await refused(client, **body))["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "header", "said"),
+    [
+        (b"null", "application/json", "the body is null; it must be an object"),
+        (b"", "application/json; charset=utf-8", "the body is empty; it must be an object"),
+        (b"[]", "application/json", "the body is []; it must be an object"),
+        (b"5", "application/json", "the body must be an object, not 5"),
+        (b"{}", "text/plain", "the header Content-Type: application/json"),
+        (b"", "text/plain", "the header Content-Type: application/json"),
+    ],
+)
+async def test_what_is_no_object_is_said(
+    client: httpx.AsyncClient, content: bytes, header: str, said: str
+) -> None:
+    answer = await client.post(URL, content=content, headers={"Content-Type": header})
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
 
 
 async def test_harmless_fields_and_whole_floats_are_taken(client: httpx.AsyncClient) -> None:
@@ -330,6 +376,9 @@ async def test_a_request_that_leaves_no_token_is_a_400(front: LocalFront, client
         error = await refused(client, 400, stream=stream)
         assert (error["type"], error["code"]) == ("invalid_request_error", "unsatisfiable")
         assert "allowed_token_ids" in error["message"]
+    assert error["param"] is None
+    error = await refused(client, 400, allowed_token_ids=[5], min_tokens=3, logit_bias={})
+    assert error["param"] == "allowed_token_ids, min_tokens"
     front.says("a", "b", finish=FinishReason.ERROR, error=NOTHING_ALLOWED)
     answer = await streamed(client, n=2)
     assert answer.error is not None

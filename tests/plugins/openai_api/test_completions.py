@@ -159,6 +159,19 @@ async def test_a_wrong_field_is_named(
     assert front.engine.requests == []
 
 
+@pytest.mark.parametrize(
+    ("prompt", "kind"), [(None, "null"), (True, "true"), ({"a": 1}, "an object"), (2.5, "2.5")]
+)
+async def test_what_is_no_prompt_is_shown_as_json_has_it(
+    client: httpx.AsyncClient, prompt: Any, kind: str
+) -> None:
+    for value, where in ((prompt, "prompt"), ([prompt], "prompt[0]")):
+        answer = await client.post(URL, json={"prompt": value})
+        assert answer.json()["error"]["message"].endswith(
+            f"{where} must be a text or a list of token ids, not {kind}"
+        )
+
+
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
 async def test_a_wrong_deadline_names_its_header(client: httpx.AsyncClient, seconds: str) -> None:
     answer = await client.post(URL, json={"prompt": "a"}, headers={"X-Request-Timeout": seconds})

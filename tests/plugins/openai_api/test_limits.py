@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -95,6 +96,43 @@ async def test_a_client_of_many_prompts_that_reads_nothing_and_leaves(
         task.cancel()
         while front.engine.running or front.generator.in_flight:
             await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "said"),
+    [
+        (CHAT, {"n": 129}, "n", "n is 129; it may be at most 128"),
+        (CHAT, {"n": 1_000_000}, "n", "n is 1000000; it may be at most 128"),
+        (COMPLETIONS, {"n": 1_000_000}, "n", "n is 1000000; it may be at most 128"),
+        (CHAT, {"best_of": 1_000_000}, "best_of", "best_of is 1000000; it may be at most 128"),
+        (CHAT, {"use_beam_search": True, "best_of": 129}, "best_of", "best_of is 129; it may be at most 128"),
+        (CHAT, {"use_beam_search": True, "n": 10_000}, "n", "n is 10000; it may be at most 128"),
+        (
+            COMPLETIONS,
+            {"best_of": 20, "prompt": ["x"] * 60},
+            "best_of",
+            "Lower best_of, or send fewer prompts",
+        ),
+        (
+            COMPLETIONS,
+            {"prompt": ["x"] * 60},
+            "prompt",
+            "for 60; .* holds 50 .* Send fewer prompts",
+        ),
+        (CHAT, {"n": 60}, "n", "for 60; .* Lower n"),
+        (CHAT, {"use_beam_search": True, "n": 60}, "n", "for 60; .* Lower n"),
+    ],
+)
+async def test_too_many_sequences_name_the_field_that_asks_for_them(
+    path: str, fields: dict[str, Any], param: str, said: str
+) -> None:
+    front = LocalFront(Config(scheduler=SchedulerConfig(max_num_seqs=40, max_queue=10)))
+    async with serving(front) as client:
+        prompt = {"messages": HI} if path == CHAT else {"prompt": "x"}
+        error = await refusal(client, path, {**prompt, **fields})
+    assert error["param"] == param
+    assert re.search(said, error["message"]), error["message"]
+    assert front.engine.requests == []
 
 
 async def test_more_choices_than_a_server_ever_holds(front: LocalFront, client: httpx.AsyncClient) -> None:
@@ -226,7 +264,7 @@ PART = {"type": "text", "text": "x"}
         ("/tokenize", {"messages": [{"role": "user", "content": ""}] * 10_000}, "messages", MAX_MESSAGES),
         ("/detokenize", {"tokens": [1] * (MAX_TOKENS + 1)}, "tokens", MAX_TOKENS),
         (CHAT, {"messages": HI, "plugin_args": {"p": "x" * (64 << 10)}}, "plugin_args", 64 << 10),
-        (CHAT, {"messages": HI, "vllm_xargs": {"p": "x" * (64 << 10)}}, "plugin_args", 64 << 10),
+        (CHAT, {"messages": HI, "vllm_xargs": {"p": "x" * (64 << 10)}}, "vllm_xargs", 64 << 10),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -326,7 +364,7 @@ async def test_special_tokens_are_added_as_asked(path: str, extra: dict[str, Any
         ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, None),
         ({"priority": 1}, "priority"),
         ({"plugin_args": {"nobody": 1}}, "plugin_args"),
-        ({"vllm_xargs": {"nobody": 1}}, "plugin_args"),
+        ({"vllm_xargs": {"nobody": 1}}, "vllm_xargs"),
     ],
 )
 async def test_what_would_be_ignored_is_refused(
