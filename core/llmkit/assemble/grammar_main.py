@@ -80,7 +80,8 @@ def answer(wanted: StructuredOutput, spec: GrammarSpec, backends: Backends) -> G
             return GrammarAnswer(CompiledGrammar(name, data))
     if len(set(reasons.values())) == 1:
         return GrammarAnswer(refusal=next(iter(reasons.values())))
-    return GrammarAnswer(refusal="; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+    told = (why if why.startswith(name) else f"{name}: {why}" for name, why in reasons.items())
+    return GrammarAnswer(refusal="; ".join(told))
 
 
 def rehearse(grammar: Grammar, spec: GrammarSpec) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -40,6 +41,11 @@ UNSUPPORTED = frozenset(
     " $dynamicAnchor $dynamicRef $recursiveRef $recursiveAnchor divisibleBy disallow extends".split()
 )
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_COUNTED = (
+    ("string", "minLength", "maxLength"),
+    ("array", "minItems", "maxItems"),
+    ("object", "minProperties", "maxProperties"),
+)
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -156,7 +162,33 @@ def _simplified(node: Schema, where: str) -> Schema:
         del node["format"]
     elif form is not None and form not in FORMATS:
         raise ValueError(f"{where}/format: {form!r} cannot be honoured; known are {listing(FORMATS)}")
+    _check_bounds(node, where)
     return node
+
+
+def _check_bounds(node: Schema, where: str) -> None:
+    """:raises ValueError: no value of the node's types lies between its bounds."""
+    types = node.get("type", ())
+    types = {types} if isinstance(types, str) else {*types}
+    for kind, least, most in _COUNTED:
+        if types == {kind} and node.get(least, 0) > node.get(most, MAX_LENGTH):
+            raise ValueError(f"{where}: {least} is {node[least]} and {most} {node[most]}; nothing has both")
+    if not types or not types <= {"integer", "number"}:
+        return
+    lows = [(node[word], word == "exclusiveMinimum", word) for word in _BOUNDS[::2] if word in node]
+    highs = [(node[word], word == "exclusiveMaximum", word) for word in _BOUNDS[1::2] if word in node]
+    for low, above, low_word in lows:
+        for high, below, high_word in highs:
+            whole = types == {"integer"} and _first_integer(low, above) > -_first_integer(-high, below)
+            if low > high or (low == high and (above or below)) or whole:
+                raise ValueError(
+                    f"{where}: {low_word} is {low} and {high_word} {high}; no {listing(types)} lies between"
+                )
+
+
+def _first_integer(low: float, above: bool) -> int:
+    """The least one of at least ``low``, or ``above`` it."""
+    return math.floor(low) + 1 if above else math.ceil(low)
 
 
 def _check_typo(where: str, word: str) -> None:

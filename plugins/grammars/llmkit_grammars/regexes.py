@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from llmkit_grammars.limits import shown
+
 MAX_CHARS = 16_384
 MAX_REPEAT = 10_000
 
@@ -25,6 +27,13 @@ def check(pattern: str) -> None:
     """:raises ValueError: in one clause, why ``pattern`` cannot be honoured exactly."""
     if len(pattern) > MAX_CHARS:
         raise ValueError(f"the expression has {len(pattern)} characters; at most {MAX_CHARS} are read")
+    try:
+        _check(pattern)
+    except ValueError as error:
+        raise ValueError(f"{error}, in {shown(pattern)}") from None
+
+
+def _check(pattern: str) -> None:
     at, depth, repeatable, repeated = 0, 0, False, False
     while at < len(pattern):
         char = pattern[at]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from llmkit_grammars.choices import parse_choices
 from llmkit_grammars.limits import MAX_WHITESPACE
 from llmkit_grammars.marks import NO_TEXT, Marks
 
+_ITS_CODE = re.compile(r"^(?:Check failed: .*? is false: )?(?:Invalid structural tag error: )?")
 MAX_COMPILED_BYTES = 64 << 20
 """Of one grammar with its precomputed masks."""
 
@@ -144,4 +146,5 @@ def _honours_schema(schema: dict[str, Any]) -> None:
 def _words(error: RuntimeError) -> str:
     """What it says, less where in its own source it says so."""
     text = str(error).strip().splitlines()[0]
-    return text.split(": ", 1)[1] if text.startswith("[") and ": " in text else text
+    text = text.split(": ", 1)[1] if text.startswith("[") and ": " in text else text
+    return _ITS_CODE.sub("", text)

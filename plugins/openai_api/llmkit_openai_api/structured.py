@@ -100,7 +100,7 @@ def _wanted(field: str, kind: str, value: Any) -> StructuredOutput | None:
         return StructuredOutput("json_object")
     if kind in ("regex", "grammar"):
         if not isinstance(value, str):
-            raise _wrong(field, f"{field}: {kind} must be a string")
+            raise _wrong(field, f"{field}: {kind} is {json.dumps(value):.60}; it must be a string")
         return StructuredOutput("regex" if kind == "regex" else "grammar", value)
     if kind == "choice":
         return StructuredOutput("choice", _text(field, value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -63,7 +64,93 @@ def test_a_refusal_has_the_words_of_whoever_refuses(compiler: GrammarCompiler) -
     assert (same.status, same.code) == (400, "invalid_value")
     both = refusal(compiler, StructuredOutput("grammar", 'root ::= "a" |'))
     assert "xgrammar: " in str(both)
-    assert "llguidance: " in str(both)
+    assert "; llguidance reads Lark" in str(both)
+
+
+def tag(form: object) -> StructuredOutput:
+    return StructuredOutput("structural_tag", json.dumps({"type": "structural_tag", "format": form}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (tag({"type": "nope"}), 'format.type is "nope"; it may be any_text'),
+        (tag({"type": "sequence", "elements": [{"type": "nope"}]}), 'format.elements[0].type is "nope"'),
+        (tag({"type": "const_string"}), "format.value is null; it must be a string"),
+        (
+            tag({"type": "tag", "begin": "a", "content": 5, "end": "b"}),
+            "format.content is 5; it must be an object",
+        ),
+        (tag({"type": "json_schema", "json_schema": {"type": "x"}}), 'format.json_schema: #/type is "x"'),
+        (tag({"type": "regex", "pattern": "("}), "format.pattern: a '(' is not closed"),
+        (
+            tag({"type": "dispatch", "rules": [["a", {"type": "regex", "pattern": "("}]]}),
+            "format.rules[0][1].pattern",
+        ),
+        (
+            tag({"type": "sequence", "elements": []}),
+            "xgrammar: Sequence format must have at least one element",
+        ),
+        (
+            StructuredOutput("structural_tag", '{"structures": [{}], "triggers": []}'),
+            "structures[0].begin is null",
+        ),
+        (StructuredOutput("choice", '["a", 5]'), "choice 1 is 5; it must be a string"),
+        (StructuredOutput("choice", '{"a": 1}'), 'the choices are {"a": 1}; they must be a list'),
+        (StructuredOutput("regex", "a" * 99 + "("), "a '(' is not closed, in \"" + "a" * 59 + "..."),
+    ],
+)
+def test_words_of_refusals_are_ours_and_have_the_place(
+    compiler: GrammarCompiler, wanted: StructuredOutput, said: str
+) -> None:
+    words = str(refusal(compiler, wanted))
+    assert said in words
+    assert "Check failed" not in words
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (
+            {"type": "integer", "minimum": 5, "maximum": 3},
+            "minimum is 5 and maximum 3; no integer lies between",
+        ),
+        (
+            {"type": "number", "exclusiveMinimum": 5, "maximum": 5},
+            "exclusiveMinimum is 5 and maximum 5; no number",
+        ),
+        ({"type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 6}, "no integer lies between"),
+        ({"type": "integer", "minimum": 5.2, "maximum": 5.8}, "minimum is 5.2 and maximum 5.8; no integer"),
+        (
+            {"type": "string", "minLength": 5, "maxLength": 3},
+            "minLength is 5 and maxLength 3; nothing has both",
+        ),
+        ({"type": "array", "minItems": 5, "maxItems": 3}, "minItems is 5 and maxItems 3; nothing has both"),
+    ],
+)
+def test_contradictory_bounds_have_the_schemas_path(
+    compiler: GrammarCompiler, schema: dict[str, object], said: str
+) -> None:
+    whole = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    words = str(refusal(compiler, StructuredOutput("json", json.dumps(whole))))
+    assert words.startswith("structured: #/properties/a: ")
+    assert said in words
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "number", "exclusiveMinimum": 5, "exclusiveMaximum": 6}, "5.5"),
+        ({"type": "integer", "minimum": 5, "maximum": 5}, "5"),
+        ({"type": "integer", "exclusiveMinimum": 4.5, "maximum": 5}, "5"),
+        ({"type": ["string", "integer"], "minimum": 5, "maximum": 3}, '"a"'),
+    ],
+)
+def test_bounds_that_leave_something_are_honoured(
+    compiler: GrammarCompiler, schema: dict[str, object], text: str
+) -> None:
+    compiled = compiler.compile_now(StructuredOutput("json", json.dumps(schema)))
+    assert accepts(create("grammar", compiled.backend, SPEC).load(compiled.data), text)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -91,7 +91,7 @@ def test_a_structural_tag_is_taken_whole() -> None:
         ({"structured_outputs": {}}, "structured_outputs", "has none; give exactly one"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "has json, regex"),
         ({"structured_outputs": {"jsn": {}}}, "structured_outputs", "has 'jsn'; known are choice"),
-        ({"structured_outputs": {"regex": 3}}, "structured_outputs", "regex must be a string"),
+        ({"structured_outputs": {"regex": 3}}, "structured_outputs", "regex is 3; it must be a string"),
         ({"structured_outputs": {"json_object": "yes"}}, "structured_outputs", "it must be true"),
         (
             {"structured_outputs": {"json": {}, "whitespace_pattern": " "}},
