@@ -85,6 +85,9 @@ def build_app(typed: str | None) -> typer.Typer:
     @app.callback()
     def program(
         debug: bool = typer.Option(False, "--debug", help="show tracebacks (any command)"),
+        version: bool = typer.Option(
+            False, "--version", help="print llmkit's version and exit", is_eager=True, callback=_print_version
+        ),
     ) -> None:
         """Serve large language models; every part is a plugin."""
 
@@ -102,6 +105,12 @@ def build_app(typed: str | None) -> typer.Typer:
 def version() -> None:
     """Print llmkit's version."""
     typer.echo(__version__)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
 
 
 def _not_loaded() -> None:

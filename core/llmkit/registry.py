@@ -264,7 +264,7 @@ class Registry:
             if other is not entry and _refusal(other, spec) is None
         ]
         return (
-            f"{FLAGS.get(entry.kind, entry.kind)} {entry.name}: {entry.owner} cannot serve this model here: "
+            f"{FLAGS.get(entry.kind, entry.kind)} {entry.name}: {entry.owner} cannot be used here: "
             f"{reason}. Usable: {listing(usable)}"
         )
 

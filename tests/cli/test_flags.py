@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
+from llmkit import __version__
 from llmkit.config.flags import flags
 from llmkit_cli.arguments import known_flags
 from llmkit_cli.serve import serve
@@ -68,6 +70,21 @@ def test_serve_help_has_the_flags_of_every_section(llmkit: Run) -> None:
         pytest.param(["--speculator", "ngrm"], "did you mean 'ngram'", id="speculator"),
         pytest.param(["--speculative-config", '{"method": "eagle"}'], "ngram and draft_model", id="method"),
         pytest.param(["--seed", "9" * 30], "--seed", id="more-than-64-bits"),
+        pytest.param(
+            ["--speculative-config", '{"method": "ngram", "foo": 1}'],
+            "'foo' has no meaning here. Known: draft_tensor",
+            id="key-of-json",
+        ),
+        pytest.param(
+            ["--speculator=ngram", "--prompt-lookup-min=9", "--prompt-lookup-max=3"],
+            "llmkit: --prompt-lookup-min is 9; it must not be above --prompt-lookup-max, 3",
+            id="flags-that-contradict-each-other",
+        ),
+        pytest.param(
+            ["--plugin-option", "schedulers.agings=5"],
+            "llmkit: --plugin-option schedulers.agings: plugin 'schedulers' has no option 'agings'",
+            id="option-of-a-plugin",
+        ),
     ],
 )
 def test_a_bad_flag_gets_one_line_and_exit_code_2(
@@ -77,6 +94,19 @@ def test_a_bad_flag_gets_one_line_and_exit_code_2(
     assert ended.returncode == 2
     assert said in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_an_unknown_model_is_named_though_the_port_is_taken(llmkit: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = f"--port={taken.getsockname()[1]}"
+        assert "MODEL 'nope': no source knows what this is" in llmkit("serve", "nope", port).stderr
+        assert f"{port[:6]} {port[7:]}: 127.0.0.1" in llmkit("serve", "./nope", port).stderr
+
+
+def test_the_version_is_a_flag_and_a_command(llmkit: Run) -> None:
+    for words in (["--version"], ["version"]):
+        shown = llmkit(*words)
+        assert (shown.returncode, shown.stdout.strip()) == (0, __version__)
 
 
 def test_debug_shows_the_traceback(llmkit: Run) -> None:

@@ -46,9 +46,7 @@ def test_auto_takes_the_best_that_does_not_refuse_and_says_why_not_the_others() 
 
 def test_a_refusal_lists_what_is_usable() -> None:
     filled = registry(entry("a", refuses=lambda spec: "too small"), entry("b", "other"))
-    with pytest.raises(
-        StartupError, match=r"--attn a: mine cannot serve this model here: too small. Usable: b"
-    ):
+    with pytest.raises(StartupError, match=r"--attn a: mine cannot be used here: too small. Usable: b"):
         filled.choose("attention", "a", None)
 
 

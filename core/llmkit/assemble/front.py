@@ -10,7 +10,7 @@ from typing import Any
 
 from llmkit.assemble.grammars import check_grammar_backend, grammar_compiler
 from llmkit.assemble.launch import EngineLaunch, write_launch
-from llmkit.assemble.model import open_frontend, open_model
+from llmkit.assemble.model import check_reference, open_frontend, open_model
 from llmkit.config import Config
 from llmkit.contracts import GrammarSpec, Progress, RequestDraft
 from llmkit.frontend.front import Front, ModelAtHand
@@ -43,6 +43,7 @@ def build_front(config: Config, plugins: Plugins) -> Front:
     def make_grammars(spec: Callable[[], GrammarSpec]) -> GrammarCompiler:
         return grammar_compiler(config, plugins, spec)
 
+    check_reference(config, plugins.registry)
     check_grammar_backend(config, plugins)
     return Front(
         config,

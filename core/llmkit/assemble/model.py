@@ -100,27 +100,32 @@ def open_frontend(config: Config, opened: OpenedModel, components: Registry) -> 
 # ---- files ----
 
 
+def check_reference(config: Config, components: Registry) -> None:
+    """At once, before anything is looked for. :raises ModelNotFound: no source takes such a reference."""
+    _source(config.model.model, components)
+
+
 def _resolve(reference: str, config: Config, components: Registry, progress: Progress) -> ModelFiles:
-    names = components.names("source")
-    prefixed = _PREFIX.fullmatch(reference)
-    name = prefixed[1] if prefixed and prefixed[1] in names and not Path(reference).exists() else None
-    if name is not None and prefixed is not None:
-        source: ModelSource = components.create("source", name)
-        rest = prefixed[2]
-    else:
-        name, source = _claimant(reference, components)
-        rest = reference
+    source, rest = _source(reference, components)
     request = SourceRequest(rest, config.model.revision, config.model.trust_remote_code)
     return source.resolve(request, progress)
 
 
-def _claimant(reference: str, components: Registry) -> tuple[str, ModelSource]:
+def _source(reference: str, components: Registry) -> tuple[ModelSource, str]:
+    """Who is to find the model, and what to ask it for: less its prefix, where that names the source."""
+    prefixed = _PREFIX.fullmatch(reference)
+    if prefixed and prefixed[1] in components.names("source") and not Path(reference).exists():
+        return components.create("source", prefixed[1]), prefixed[2]
+    return _claimant(reference, components), reference
+
+
+def _claimant(reference: str, components: Registry) -> ModelSource:
     """The first source, among built-ins and enabled plugins, that takes an unprefixed reference."""
     names = components.usable("source", None)
     for name in names:
         source: ModelSource = components.create("source", name)
         if source.claims(reference):
-            return name, source
+            return source
     prefix = _PREFIX.fullmatch(reference)
     guess = nearest(prefix[1], components.names("source")) if prefix else None
     hint = f"; did you mean {guess}:{prefix[2]}?" if prefix and guess else "."

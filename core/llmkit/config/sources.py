@@ -95,6 +95,7 @@ def load(
             given[field] = _Given(raw, Origin("command line", by_field[field].names[0]))
     _expand_speculation(given, by_field)
     config, origins = _build(given)
+    _check_lookup(config)
     return Loaded(config, origins, (*notes, *variables.notes), variables.warnings)
 
 
@@ -162,6 +163,12 @@ def _build(given: Mapping[str, _Given]) -> tuple[Config, dict[str, Origin]]:
             raise UsageError(f"{source.origin.where}: {_wanted(flag, str(error))}") from None
     made = {name: section_class(**values[name]) for name, section_class in sections().items()}
     return dataclasses.replace(Config(), **made), origins
+
+
+def _check_lookup(config: Config) -> None:
+    least, most = config.speculation.prompt_lookup_min, config.speculation.prompt_lookup_max
+    if least > most:
+        raise UsageError(f"--prompt-lookup-min is {least}; it must not be above --prompt-lookup-max, {most}")
 
 
 def _expand_speculation(given: dict[str, _Given], by_field: Mapping[str, Flag]) -> None:

@@ -48,5 +48,5 @@ def _refusal(key: str, value: Any) -> str:
         return f"{key} is {value!r}; the draft model runs on one rank"
     known = ["method", *_FIELDS, *_ONLY]
     guess = nearest(key, known)
-    hint = f"; did you mean {guess!r}?" if guess else ""
+    hint = f"; did you mean {guess!r}?" if guess else "."
     return f"{key!r} has no meaning here{hint} Known: {listing(known)}"

@@ -159,7 +159,7 @@ class _Draft(RequestDraft):
         if field not in fields:
             guess = nearest(field, fields)
             raise ValueError(
-                f"set: requests have no field {field!r}{f'; did you mean {guess!r}?' if guess else ''}"
+                f"set: requests have no field {field!r}{f'; did you mean {guess!r}?' if guess else '.'}"
                 f" Known: {listing(fields)}"
             )
         _log.info("plugin %r sets %s to %r: %s", self._plugin, field, value, why)

@@ -91,6 +91,12 @@ class _Record:
     def line(self) -> str:
         return f"plugin {self.name!r} ({self.plugin.source}) {self.state}: {self.cause}"
 
+    @property
+    def fatal_line(self) -> str:
+        """Why a start that needs it fails; an error of its options says itself which one."""
+        cause = self.cause or ""
+        return cause if cause.startswith("--plugin-option ") else f"{self.wanted_by}: {self.line}"
+
     def stop(self, state: State, cause: str) -> None:
         """It takes no part, for this reason (cut to one line)."""
         self.state = state
@@ -167,7 +173,7 @@ class _Loader:
             raise PluginError(f"--strict-plugins: {len(broken)} of the plugins cannot be used: {lines}")
         fatal = [r for r in self._records if r.wanted_by and r.state != "loaded"]
         if fatal:
-            raise UsageError("; ".join(f"{r.wanted_by}: {r.line}" for r in fatal))
+            raise UsageError("; ".join(r.fatal_line for r in fatal))
         for (kind, name), plugin in self._overrides.items():
             self._check_override(kind, name, plugin)
         for kind, name in needed:
