@@ -38,7 +38,10 @@ def bench_serve(
     request_rate: Annotated[
         float | None, typer.Option(min=0.001, help="requests a second instead of a fixed concurrency")
     ] = None,
-    input_len: Annotated[int, typer.Option(min=1, max=1 << 20, help="prompt tokens")] = 128,
+    input_len: Annotated[
+        int,
+        typer.Option(min=1, max=1 << 20, help="prompt tokens, with --chat those of the template included"),
+    ] = 128,
     output_len: Annotated[int, typer.Option(min=1, max=1 << 20, help="tokens to generate")] = 64,
     prefix_len: Annotated[int, typer.Option(min=0, help="prompt tokens that all requests share")] = 0,
     chat: Annotated[bool, typer.Option("--chat", help="use the chat route")] = False,
@@ -61,7 +64,14 @@ def bench_serve(
     with httpx.Client(base_url=base_url, headers=headers, timeout=timeout) as client:
         served = model or _first_model(client)
         counter = _token_counter(client, served)
-        prompts = make_prompts(num_prompts + warmup, input_len, prefix_len, seed, counter)
+        of_template = _template_tokens(client, served) if chat and counter else 0
+        own_len = input_len - of_template
+        if prefix_len >= own_len:
+            raise UsageError(
+                f"--input-len is {input_len}, of which the chat template takes {of_template}; what is left"
+                f" must be above --prefix-len, {prefix_len}"
+            )
+        prompts = make_prompts(num_prompts + warmup, own_len, prefix_len, seed, counter)
     load = Load(
         base_url=base_url,
         model=served,
@@ -78,7 +88,7 @@ def bench_serve(
     if warmup:
         asyncio.run(run_load(load, prompts[:warmup]))
     figures = summarize(asyncio.run(run_load(load, prompts[warmup:])))
-    figures["prompt_lengths"] = "exact" if counter else "one word taken for one token"
+    figures["prompt_lengths"] = "exact to within a word" if counter else "one word taken for one token"
     write_json(figures, json_file)
     if json_file != STDOUT:
         print_report(Console(), figures)
@@ -95,12 +105,27 @@ def _first_model(client: httpx.Client) -> str:
 
 
 def _token_counter(client: httpx.Client, model: str) -> Callable[[str], int] | None:
+    """How the server counts a text's tokens; None where it does not say."""
+
     def count(text: str) -> int:
-        body = {"model": model, "prompt": text, "add_special_tokens": False}
-        return int(client.post("/tokenize", json=body).raise_for_status().json()["count"])
+        return _count(client, {"model": model, "prompt": text, "add_special_tokens": False})
 
     try:
         count("probe")
     except (httpx.HTTPError, KeyError, ValueError):
         return None
     return count
+
+
+def _template_tokens(client: httpx.Client, model: str) -> int:
+    """What the chat template writes around one message of a user."""
+    conversation = {"model": model, "messages": [{"role": "user", "content": "probe"}]}
+    text = {"model": model, "prompt": "probe", "add_special_tokens": False}
+    try:
+        return _count(client, conversation) - _count(client, text)
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        raise LlmkitError(f"--chat: the server tokenizes no conversation ({error})") from error
+
+
+def _count(client: httpx.Client, body: dict[str, object]) -> int:
+    return int(client.post("/tokenize", json=body).raise_for_status().json()["count"])

@@ -26,7 +26,9 @@ class ParallelConfig:
         synonyms={"CPU_ATTN": "paged-cpu", "TORCH_SDPA": "reference"},
     )
     device: str = option("auto", "where to run", choices=("auto", "cpu", "cuda"))
-    tensor_parallel_size: int = option(1, "ranks that share each layer", minimum=1, aliases=("-tp",))
+    tensor_parallel_size: int = option(
+        1, "ranks that share each layer; more than 1 need an executor plugin", minimum=1, aliases=("-tp",)
+    )
     threads: int | None = option(
         None,
         "threads of the model's arithmetic; default: the cores this process may use",

@@ -94,7 +94,7 @@ _SAME = (
         "",
         switches="--trust-remote-code --enable-prefix-caching --enable-log-requests",
         values="--model --tokenizer --revision --seed --max-num-seqs --num-gpu-blocks-override "
-        "--tensor-parallel-size/-tp --host --port --uds --root-path "
+        "--host --port --uds --root-path "
         "--generation-config --chat-template --config",
     ),
     _Group("several: repeat the flag, or one after another behind MODEL", values="--served-model-name"),
@@ -113,7 +113,11 @@ _SAME = (
     _Group("a registered linear method", values="--quantization"),
     _Group("a registered policy", values="--scheduling-policy"),
     _Group("seconds; 30 by default", values="--shutdown-timeout"),
-    _Group("or --executor; `mp` is multiproc, `uni` is uniproc", values="--distributed-executor-backend"),
+    _Group("1; more need an executor plugin that runs several ranks", values="--tensor-parallel-size/-tp"),
+    _Group(
+        "or --executor; `uni` is uniproc, the one there is; others need an executor plugin",
+        values="--distributed-executor-backend",
+    ),
     _Group("or --attn; CPU_ATTN is paged-cpu, TORCH_SDPA is reference", values="--attention-backend"),
     _Group("off by default", switches="--async-scheduling"),
     _Group("also `auto`, the default, and `none`", values="--tool-call-parser --reasoning-parser"),
@@ -142,7 +146,10 @@ _NO_EFFECT = (
         values="--compilation-config/-cc -O --optimization-level --performance-mode "
         "--cudagraph-capture-sizes --cuda-graph-sizes --max-cudagraph-capture-size --max-seq-len-to-capture",
     ),
-    _Group("this version computes on the CPU", values="--gpu-memory-utilization"),
+    _Group(
+        "this version computes on the CPU; --kv-cache-memory-bytes says how much the KV cache takes",
+        values="--gpu-memory-utilization",
+    ),
     _Group(
         "it is about speed only",
         switches="--disable-async-output-proc --disable-custom-all-reduce "
@@ -187,7 +194,7 @@ _NOT_YET = (
         "--lora-target-modules --lora-extra-vocab-size --default-mm-loras",
     ),
     _Group(
-        "only --tensor-parallel-size splits a model",
+        "one front and one engine serve a model; an executor plugin may split it (--tensor-parallel-size)",
         switches="--enable-expert-parallel/-ep --enable-eplb --enable-dbo --data-parallel-hybrid-lb/-dph "
         "--data-parallel-external-lb/-dpe --headless",
         values="--pipeline-parallel-size/-pp --data-parallel-size/-dp --data-parallel-rank/-dpn "
@@ -212,11 +219,12 @@ _NOT_YET = (
         "use --kv-connector offload --kv-offload-bytes 16GiB",
         values="--kv-offloading-size --kv-offloading-backend",
     ),
+    _Group("use --kv-connector: `offload` is built in, others are a plugin's", values="--kv-transfer-config"),
+    _Group("nothing tells other servers of what is cached", values="--kv-events-config --ec-transfer-config"),
     _Group(
-        "KV stays in the memory of its worker",
-        switches="--calculate-kv-scales --kv-sharing-fast-prefill --enable-sleep-mode",
-        values="--kv-transfer-config --kv-events-config "
-        "--cpu-offload-gb --cpu-offload-params --offload-backend --ec-transfer-config",
+        "weights stay in the memory of their worker",
+        switches="--enable-sleep-mode",
+        values="--cpu-offload-gb --cpu-offload-params --offload-backend",
     ),
     _Group(
         "text in, text out",
@@ -269,7 +277,8 @@ _NOT_YET = (
     _Group("use --hf-overrides", values="--rope-scaling --rope-theta --hf-config-path"),
     _Group(
         "",
-        switches="--skip-tokenizer-init --disable-sliding-window --enable-multimodal-encoder-data-parallel",
+        switches="--skip-tokenizer-init --disable-sliding-window --enable-multimodal-encoder-data-parallel "
+        "--calculate-kv-scales --kv-sharing-fast-prefill",
         values="--tokenizer-revision --code-revision --config-format --ignore-patterns "
         "--pt-load-map-location --model-loader-extra-config --attention-config --kernel-config "
         "--moe-backend --linear-backend --model-class-overrides",
