@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -127,5 +127,5 @@ def _template_tokens(client: httpx.Client, model: str) -> int:
         raise LlmkitError(f"--chat: the server tokenizes no conversation ({error})") from error
 
 
-def _count(client: httpx.Client, body: dict[str, object]) -> int:
+def _count(client: httpx.Client, body: Mapping[str, object]) -> int:
     return int(client.post("/tokenize", json=body).raise_for_status().json()["count"])
