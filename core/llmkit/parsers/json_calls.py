@@ -23,7 +23,8 @@ class JsonCallReader(CallReader):
     """Objects with a name and arguments, in a list or one after the other, then perhaps a closer.
 
     A bare object, which no marker tells from an answer in JSON, is a call if its name comes before
-    arguments and it has no key that calls have not; without arguments, only if the name is a tool's.
+    arguments and it has no key that calls have not, and nothing but text or a number beside them; without
+    arguments, only if the name is a tool's.
     """
 
     def __init__(self, form: JsonFormat, spec: ParserSpec) -> None:
@@ -77,6 +78,8 @@ class JsonCallReader(CallReader):
                     raise Malformed
                 arguments = "" if streamed else (yield from self._whole_arguments())
             else:
+                if bare and (yield from self.skip_space()) in ("{", "["):
+                    raise Malformed
                 yield from self.json_value()
             yield from self.skip_space()
             comma = yield from self.accept(",")

@@ -123,7 +123,9 @@ class Machine:
         return self._taken()
 
     def finish(self, reason: FinishReason) -> list[Delta]:
-        self._ended(self._text[self._at :], reason)
+        if self._state in (self._prose, self._behind):
+            self._content(self._text[self._at :])
+        # Else it is within a call, where what was not read for want of more is a mark cut off.
         if not self._calls:
             self._out += [Content(text) for text in self._blank]
         self._text, self._at, self._blank = "", 0, []
@@ -136,11 +138,6 @@ class Machine:
     def _begin(self, head: re.Match[str]) -> bool:
         """Read a call's head."""
         raise NotImplementedError
-
-    def _ended(self, rest: str, reason: FinishReason) -> None:
-        """The end, with what was not read for want of more. Within a call that is a mark cut off."""
-        if self._state == self._prose:
-            self._content(rest)
 
     def _prose(self) -> bool:
         at, mark = self._openers.find(self._text, self._at)
