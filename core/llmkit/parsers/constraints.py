@@ -50,9 +50,16 @@ class Layout:
             form = in_text(blocks, [self._trigger()], openers, parallel=parallel)
         return structural(form)
 
+    def call(self, name: str) -> str:
+        """One without arguments as it is written, from what stands before it on."""
+        return self.before + self._head(name, "0") + "{}" + self.tail + self.after
+
+    def _head(self, name: str, number: str) -> str:
+        written = json.dumps(name, ensure_ascii=False) if self.quoted else name
+        return self.head.format(name=written, number=number)
+
     def _call(self, tool: Tool) -> Part:
-        name = json.dumps(tool.name, ensure_ascii=False) if self.quoted else tool.name
-        begin, *after_number = self.head.format(name=name, number="\0").split("\0")
+        begin, *after_number = self._head(tool.name, "\0").split("\0")
         end = self.tail
         if not self.listed:
             begin, end = self.before + begin, end + self.after

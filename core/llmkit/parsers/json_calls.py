@@ -11,6 +11,7 @@ from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
 from llmkit.parsers.constraints import Layout
 from llmkit.parsers.json_scanner import JsonScanner
 from llmkit.parsers.reading import CallReader, Malformed, Reading
+from llmkit.parsers.tags import check_read
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f\ud800-\udfff]*+"')
@@ -155,6 +156,8 @@ class JsonFormat:
         return self.reader(self, spec)
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
+        for tool in tools:
+            check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
         return self.layout.constraint(tools, self.openers, required=required, parallel=parallel)
 
 

@@ -11,7 +11,19 @@ from typing import Any
 from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
 from llmkit.parsers.scanning import Head, Machine, Marks, Place, matched, may_begin
 from llmkit.parsers.schemas import ANY, OTHERS, STRING, Signature, ValueWriter, kinds_of, without_strings
-from llmkit.parsers.tags import Layout, Part, any_text, json_of, one_of, optional, sequence, tag, text_of
+from llmkit.parsers.tags import (
+    Layout,
+    Part,
+    any_text,
+    check_read,
+    json_of,
+    key_refused,
+    one_of,
+    optional,
+    sequence,
+    tag,
+    text_of,
+)
 
 _UNHELD = ("pattern", "format", "minLength", "maxLength")
 
@@ -41,6 +53,8 @@ class Markup:
         return MarkupParser(self, spec.tools)
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
+        for tool in tools:
+            check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
         return self.layout.constraint(
             {tool.name: self._body(tool) for tool in tools}, self.openers, required, parallel
         )
@@ -56,14 +70,21 @@ class Markup:
 
     def _argument(self, key: str, schema: Any, tool: Tool) -> Part:
         kinds = kinds_of(schema, tool.parameters)
-        begin, end = self.key_begin.replace("{key}", key), self.value_ends[0] + self.after_value
+        written = {
+            kind: self.key_begin.replace("{is_string}", kind).replace("{key}", key)
+            for kind in ("true", "false")
+        }
+        found = self.key.match(written["true"], 0)
+        if found is None or found[1] != key or key != key.strip():
+            raise key_refused(key, tool.name)
+        end = self.value_ends[0] + self.after_value
         choices = []
         if "string" in kinds:
             content = plain(key, schema, tool, self.value_ends)
-            choices.append(tag(begin.replace("{is_string}", "true"), content, end))
+            choices.append(tag(written["true"], content, end))
         if kinds & OTHERS and kinds != ANY:
             others = json_of(without_strings(schema), tool.parameters)
-            choices.append(tag(begin.replace("{is_string}", "false"), others, end))
+            choices.append(tag(written["false"], others, end))
         return one_of(choices)
 
 

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
 from llmkit.parsers.python_values import LiteralReader
 from llmkit.parsers.scanning import SPACE, Head, Machine, Place, literal, may_begin
-from llmkit.parsers.tags import Layout, Part, json_of, one_of, optional, sequence, tag, text_of
+from llmkit.parsers.tags import (
+    Layout,
+    Part,
+    check_read,
+    json_of,
+    key_refused,
+    one_of,
+    optional,
+    sequence,
+    tag,
+    text_of,
+)
 
 _FUNCTION = r"([A-Za-z_][\w.-]{0,127}+)"
 _KEY = r"([^\W\d]\w{0,127}+)"
@@ -32,6 +43,8 @@ class Pythonic:
         return PythonicParser(self, spec.tools)
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
+        for tool in tools:
+            check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
         return self.layout.constraint(
             {tool.name: _body(tool) for tool in tools}, self.openers, required, parallel
         )
@@ -98,6 +111,8 @@ def _body(tool: Tool) -> Part:
     rest = [key for key in properties if key not in needed]
 
     def argument(key: str, before: str) -> Part:
+        if not re.fullmatch(_KEY, key):
+            raise key_refused(key, tool.name)
         return tag(f"{before}{key}=", json_of(properties[key], tool.parameters), "")
 
     def then(keys: Sequence[str]) -> list[Part]:

@@ -22,7 +22,19 @@ from llmkit.parsers.schemas import (
     literal_of,
     without_strings,
 )
-from llmkit.parsers.tags import Layout, Part, json_of, one_of, optional, regex, sequence, tag, text_of
+from llmkit.parsers.tags import (
+    Layout,
+    Part,
+    check_read,
+    json_of,
+    key_refused,
+    one_of,
+    optional,
+    regex,
+    sequence,
+    tag,
+    text_of,
+)
 from llmkit.text import listing
 
 MAX_DEPTH = 64
@@ -53,6 +65,8 @@ class Quoted:
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         layout = Layout(self.opener + "{name}{", "}" + self.closer)
+        for tool in tools:
+            check_read(self.parser(ParserSpec()), layout.call(tool.name), tool.name)
         bodies = {tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}
         return layout.constraint(bodies, self.openers, required, parallel)
 
@@ -186,6 +200,8 @@ def _members(quote: str, schema: Mapping[str, Any], tool: Tool) -> Part:
     rest = [key for key in properties if key not in needed]
 
     def member(key: str, before: str) -> Part:
+        if not _KEY.fullmatch(key):
+            raise key_refused(key, tool.name)
         return tag(f"{before}{key}:", _any_of(quote, key, properties[key], tool), "")
 
     if needed:

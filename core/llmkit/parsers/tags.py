@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmkit.contracts import StructuredOutput
+from llmkit.contracts import OutputParser, StructuredOutput, ToolCallOpened
 
 Part = dict[str, Any]
 
@@ -32,6 +32,11 @@ class Layout:
     """What may stand before the first call."""
     beside: Sequence[str] = ()
     """Marks of the format that text without calls has too, so that they open none by themselves."""
+
+    def call(self, name: str, body: str = "") -> str:
+        """One as it is written, from the section's beginning on."""
+        before = "" if self.section is None else self.section[0]
+        return before + self.call_begin.replace("{name}", name) + body + self.call_end
 
     def constraint(
         self, bodies: Mapping[str, Part], openers: Sequence[str], required: bool, parallel: bool
@@ -82,6 +87,18 @@ def in_text(
         "beside": list(beside),
         "stop_after_first": not parallel,
     }
+
+
+def check_read(parser: OutputParser, written: str, name: str) -> None:
+    """:raises ValueError: the parser reads no call of this name in it, so that none may be asked for."""
+    opened = [delta.name for delta in parser.feed(written) if isinstance(delta, ToolCallOpened)]
+    if opened != [name]:
+        raise ValueError(f"tool {name!r:.100} has a name that this format cannot write")
+
+
+def key_refused(key: str, name: str) -> ValueError:
+    """For a parameter whose name the format has no way to write."""
+    return ValueError(f"parameter {key!r:.100} of tool {name!r:.100}: this format cannot write such a name")
 
 
 def structural(part: Part) -> StructuredOutput:

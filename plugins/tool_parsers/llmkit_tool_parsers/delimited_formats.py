@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from llmkit.contracts import ToolFormat
 from llmkit.parsers.delimited import Delimited
 from llmkit.parsers.scanning import NAME, SPACE, Head, Place, literal
-from llmkit.parsers.tags import Layout, regex, text_of
+from llmkit.parsers.tags import Layout
 
 
 def _form(
@@ -60,7 +60,7 @@ def _form(
         no_arguments=(Head(*behind[1:]),),
         name=re.compile(bare_name),
         layout=Layout(*written, separator, section=(opening[0], closing)),
-        before_arguments=(regex(r"[0-9]{1,3}"), text_of(numbered)) if numbered else (),
+        numbered=numbered,
     )
 
 
