@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -263,7 +264,14 @@ def test_tools_where_no_parser_is_known(server: ServerProcess) -> None:
 
 
 def test_the_summary_says_how_answers_are_parsed(tool_server: ServerProcess, server: ServerProcess) -> None:
-    summary = " ".join(tool_server.log.split())
+    summary = summary_of(tool_server)
     assert "hermes (by name; the chat template does not show tools to the model)" in summary
     assert "qwen3 (by name)" in summary
-    assert "none (auto: no format recognizes" in " ".join(server.log.split())
+    assert "none (auto: no format recognizes" in summary_of(server)
+
+
+def summary_of(server: ServerProcess) -> str:
+    """What it says when it is ready, without the table around it; it may answer a moment before."""
+    while "listening" not in server.log:
+        time.sleep(0.05)
+    return " ".join(server.log.replace("│", " ").split())
