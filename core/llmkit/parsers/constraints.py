@@ -47,7 +47,7 @@ class Layout:
             form = all_listed if self.listed else calls
         else:
             blocks = [all_listed] if self.listed else each
-            form = in_text(blocks, [self._trigger()], openers, parallel=parallel)
+            form = in_text(blocks, [self.trigger], openers, parallel=parallel)
         return structural(form)
 
     def call(self, name: str) -> str:
@@ -68,7 +68,8 @@ class Layout:
             content = sequence([regex("[0-9]{1,4}"), text_of(after_number[0]), content])
         return tag(begin, content, end)
 
-    def _trigger(self) -> str:
+    @property
+    def trigger(self) -> str:
         """What begins a call and nothing else."""
         return self.before or self.head.partition("{name}")[0].replace("{{", "{")
 

@@ -25,12 +25,15 @@ class JsonCallReader(CallReader):
 
     A bare object, which no marker tells from an answer in JSON, is a call if its name comes before
     arguments and it has no key that calls have not, and nothing but text or a number beside them; without
-    arguments, only if the name is a tool's.
+    arguments, only if the name is a tool's. Where tools are strict only what begins exactly as a constraint
+    has it is one: of anything else a constraint knows nothing.
     """
 
     def __init__(self, form: JsonFormat, spec: ParserSpec) -> None:
         self._form = form
         self._names = frozenset(tool.name for tool in spec.tools)
+        strict = any(tool.strict for tool in spec.tools)
+        self._bare_begin = form.layout.trigger if strict and "{" in form.bare else ""
         super().__init__((*form.openers, *form.bare))
 
     def read_calls(self, opener: str) -> Reading[None]:
@@ -66,6 +69,8 @@ class JsonCallReader(CallReader):
                 char = "{"
 
     def _call(self, bare: bool) -> Reading[None]:
+        if bare and self._bare_begin and not (yield from self.coming(self._bare_begin)):
+            raise Malformed
         yield from self.expect("{")
         name, arguments, streamed = "", "", False
         comma = ","

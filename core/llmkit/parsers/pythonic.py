@@ -148,7 +148,9 @@ def call_places(
 
 def in_list(opener: str, closer: str, *, bare: bool, source: str) -> Pythonic:
     """``[f(a=1), g()]`` within tokens of its own, or where the list stands alone."""
-    places = []
+    places, sections = [], [(opener + "[", "]" + closer)]
+    if opener and bare:
+        sections.append(("[", "]"))
     if opener:
         places += call_places(literal(opener), SPACE, r"\[", SPACE, again=",", between="]", end=closer)
     if bare:
@@ -159,5 +161,5 @@ def in_list(opener: str, closer: str, *, bare: bool, source: str) -> Pythonic:
         openers=[*([opener] if opener else []), *(["["] if bare else [])],
         special_tokens=tokens,
         places=places,
-        layout=Layout("{name}(", ")", ", ", section=(opener + "[", "]" + closer)),
+        layout=Layout("{name}(", ")", ", ", sections=sections),
     )

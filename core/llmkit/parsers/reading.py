@@ -92,12 +92,16 @@ class CallReader:
 
     def accept(self, *texts: str) -> Reading[str]:
         """Read whichever of these comes, none of which begins another; empty if none does."""
+        return self._take(len((yield from self.coming(*texts))))
+
+    def coming(self, *texts: str) -> Reading[str]:
+        """As ``accept``, and it is still to be read."""
         most = max(map(len, texts))
         while True:
             rest = self._text[self._at : self._at + most]
             for text in texts:
                 if rest.startswith(text):
-                    return self._take(len(text))
+                    return text
             if self._ended or len(rest) == most or not any(text.startswith(rest) for text in texts):
                 return ""
             yield

@@ -24,8 +24,8 @@ class Layout:
     """With ``{name}``."""
     call_end: str
     separator: str = ""
-    section: tuple[str, str] | None = None
-    """What stands before the first call and behind the last."""
+    sections: Sequence[tuple[str, str]] = ()
+    """What stands before the first call and behind the last: how it is written, then how it may be too."""
     other_begins: Sequence[str] = ()
     """As ``call_begin``, written as well."""
     lead: str = ""
@@ -35,7 +35,7 @@ class Layout:
 
     def call(self, name: str, body: str = "") -> str:
         """One as it is written, from the section's beginning on."""
-        before = "" if self.section is None else self.section[0]
+        before = self.sections[0][0] if self.sections else ""
         return before + self.call_begin.replace("{name}", name) + body + self.call_end
 
     def constraint(
@@ -57,11 +57,11 @@ class Layout:
             "at_least_one": True,
             "stop_after_first": not parallel,
         }
-        blocks = calls if self.section is None else [tag(self.section[0], several, self.section[1])]
+        blocks = [tag(begin, several, end) for begin, end in self.sections] or calls
         if required:
-            form = several if self.section is None else blocks[0]
+            form = blocks[0] if self.sections else several
             return structural(sequence([optional(text_of(self.lead)), form]) if self.lead else form)
-        begins = begins if self.section is None else self.section[:1]
+        begins = tuple(begin for begin, _ in self.sections) or begins
         fixed = [begin.split("{name}")[0] for begin in begins]
         return structural(in_text(blocks, fixed, () if self.beside else openers, self.beside, parallel))
 

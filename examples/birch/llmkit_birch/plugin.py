@@ -48,7 +48,7 @@ def make_calls(options: Any) -> ToolFormat:
         key=Head(literal("<arg "), NAME, literal(">")),
         value_ends=("</arg>",),
         call_ends=(Head(literal("</call>")),),
-        layout=Layout("<call {name}>", "</call>", section=("<do>", "</do>")),
+        layout=Layout("<call {name}>", "</call>", sections=[("<do>", "</do>")]),
         key_begin="<arg {key}>",
         after_value="",
     )

@@ -59,7 +59,7 @@ def _form(
         places=(*places, alone),
         no_arguments=(Head(*behind[1:]),),
         name=re.compile(bare_name),
-        layout=Layout(*written, separator, section=(opening[0], closing)),
+        layout=Layout(*written, separator, sections=[(opening[0], closing)]),
         numbered=numbered,
     )
 

@@ -49,7 +49,7 @@ def _invoke_in(opener: str, closer: str, prefix: str = "", typed: bool = False, 
         value_ends=(f"</{prefix}parameter>",),
         call_ends=(Head(literal(f"</{prefix}invoke>")),),
         special_tokens=(opener, closer),
-        layout=Layout(f'{invoke}{{name}}">\n', f"</{prefix}invoke>\n", section=(opener + "\n", closer)),
+        layout=Layout(f'{invoke}{{name}}">\n', f"</{prefix}invoke>\n", sections=[(opener + "\n", closer)]),
         key_begin=parameter + '{key}"' + (' string="{is_string}"' if typed else "") + ">",
         after_value="\n",
     )
@@ -111,7 +111,7 @@ def _step(source: str) -> Markup:
         layout=Layout(
             f'{call[0]}function{sep}{invoke}{{name}}">\n',
             f"</steptml:invoke>{call[1]}\n",
-            section=(section[0] + "\n", section[1]),
+            sections=[(section[0] + "\n", section[1])],
         ),
         key_begin=parameter + '{key}">',
         after_value="\n",

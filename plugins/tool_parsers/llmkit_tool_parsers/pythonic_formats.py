@@ -28,6 +28,6 @@ FORMATS: dict[str, ToolFormat] = {
         openers=("<function_calls>",),
         special_tokens=(),
         places=call_places(literal("<function_calls>"), SPACE, again="", end="</function_calls>"),
-        layout=Layout("{name}(", ")", "\n", section=("<function_calls>", "</function_calls>")),
+        layout=Layout("{name}(", ")", "\n", sections=[("<function_calls>", "</function_calls>")]),
     ),
 }

@@ -6,9 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from llmkit.contracts import Tool, ToolFormat
 from llmkit.testing.components import create
-from llmkit.testing.tool_parsers import Calls, Golden, ToolParserContract
+from llmkit.testing.grammars import SPEC, accepts
+from llmkit.testing.tool_parsers import Calls, Golden, ToolParserContract, parse
 
 NESTED = {"a": {"b": [1, {"c": None}], "d": []}, "e": -1.5e3}
 UNICODE = {"city": "Zürich", "say": 'the "quoted" \\ word', "line": "one\ntwo"}
@@ -352,3 +355,37 @@ class TestCohereCommand(JsonContract):
             for number, (name, arguments) in enumerate(calls)
         )
         return "<|START_ACTION|>[\n    " + ",\n    ".join(written) + "\n]<|END_ACTION|>"
+
+
+STRICT = Tool(
+    "put",
+    parameters={
+        "type": "object",
+        "properties": {"count": {"type": "integer"}},
+        "required": ["count"],
+        "additionalProperties": False,
+    },
+    strict=True,
+)
+
+
+@pytest.mark.parametrize("name", ["llama3_json", "llama4_json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{ "name": "put", "parameters": {"count": "x"}}',
+        '{"name":"put","parameters":{"count": "x"}}',
+        '{"type": "function", "name": "put", "parameters": {"count": "x"}}',
+        '{"name": "put", "parameters": {"count": 1}}; {"name":"put","parameters":{"count": "x"}}',
+        '{"name": "put", "parameters": {"count": 1}} { "name": "put", "parameters": {"count": "x"}}',
+    ],
+)
+def test_a_bare_call_that_a_constraint_knows_nothing_of_is_text(name: str, text: str) -> None:
+    made = create("tool_parser", name)
+    backend = create("grammar", "xgrammar", SPEC)
+    wanted = made.constraint([STRICT], required=False, parallel=True)
+    assert accepts(backend.load(backend.compile(wanted)), text), "it may be written"
+    parsed = parse(made, [text], [STRICT])
+    assert all(arguments == {"count": 1} for _, arguments in parsed.complete())
+    assert all(call.closed for call in parsed.calls)
+    assert '"count": "x"' in parsed.content

@@ -6,12 +6,14 @@ import ast
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmkit.contracts import Tool
 from llmkit.parsers.python_values import LiteralReader, as_json
 from llmkit.testing.components import create
+from llmkit.testing.grammars import SPEC, accepts
 from llmkit.testing.tool_parsers import VALUES, Calls, Golden, parse
 from tests.plugins.tool_parsers.common import FormatContract
 
@@ -132,3 +134,13 @@ def test_what_is_no_literal_fails_and_nothing_raises(text: str) -> None:
         return
     if isinstance(meant, str) and text.strip()[0] in "'\"" and "\\" not in text:
         assert read is None or json.loads(read) == meant
+
+
+@pytest.mark.parametrize("name", ["pythonic", "llama4_pythonic"])
+def test_a_strict_tool_is_held_in_a_bare_list(name: str) -> None:
+    made, backend = create("tool_parser", name), create("grammar", "xgrammar", SPEC)
+    tools = [Tool("f", parameters={"properties": {"a": {"type": "integer"}}}, strict=True)]
+    grammar = backend.load(backend.compile(made.constraint(tools, required=False, parallel=True)))
+    assert accepts(grammar, "I call [f(a=1)].")
+    for unfit in ('[f(a="x")]', '[ f(a="x")]', '[f( a="x")]', "[g()]"):
+        assert not accepts(grammar, unfit), unfit
