@@ -52,6 +52,8 @@ class Thinking(msgspec.Struct, frozen=True):
     """Newlines that may stand behind the end before a grammar begins: they are no part of the answer."""
     spelt: dict[int, bytes] = {}
     """Texts of the special tokens among all these."""
+    answering: int = 1
+    """So many of ``ends``, from the first on, are right before the answer: a grammar begins behind them."""
     budget: int | None = None
     """Most tokens of reasoning, without what begins and ends it; None: as many as the model likes."""
 

@@ -57,6 +57,7 @@ class ThinkingRules:
         self._texts = texts
         self._grammar = grammar
         self._again = thinking.again and not grammar
+        self._answering = thinking.ends[: thinking.answering]
         self._blanks = thinking.blanks if grammar else 0
         self._kept = max(map(len, (*thinking.starts, *thinking.ends))) + BLANKS_BEFORE
 
@@ -92,8 +93,8 @@ class ThinkingRules:
         text = old + self._text_of(token)
         kept = text[max(0, len(text) - self._kept) :]
         place = place._replace(text=kept)
-        if place.waits and _came(self._thinking.ends[:1], old, text):
-            behind = text[text.rfind(self._thinking.ends[0]) + len(self._thinking.ends[0]) :]
+        if place.waits and _came(self._answering, old, text):
+            behind = text[max(text.rfind(end) + len(end) for end in self._answering if end in text) :]
             return place._replace(phase=Phase.ANSWERING, waits=False, blanks=_left(self._blanks, behind))
         match place.phase:
             case Phase.OPENING:

@@ -88,11 +88,13 @@ class AnswerParsers:
         self._tool = formats.tool if asked.tools else None
         self._reasoning = formats.reasoning if asked.reasoning else None
         self.any = self._tool is not None or self._reasoning is not None
+        # A constraint begins behind the end of reasoning: a call that opened within it would not be held.
+        openers = self._tool.openers if self._tool is not None and asked.calls == "free" else ()
         self._spec = ParserSpec(
             tools=asked.tools,
             prompt_tail=asked.prompt_tail,
             template_args=asked.template_args,
-            openers=() if self._tool is None else tuple(self._tool.openers),
+            openers=tuple(openers),
         )
         self.spelt_out = frozenset[int]()
         """Special tokens that the parsers must see, whatever the request shows of them."""

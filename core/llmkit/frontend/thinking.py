@@ -49,7 +49,7 @@ class ThinkingMarks:
         self._again = bool(reasoning.starts and reasoning.ends) and _ends_thinking(
             reasoning.parser(ParserSpec()), f"{reasoning.ends[0]}a{reasoning.starts[0]}a"
         )
-
+        self._answering = [end for end in reasoning.ends if self._leads_to_the_answer(end)]
         self._blanks = _passed_over(reasoning)
 
     def of(self, spec: ParserSpec, budget: int | None, *, grammar: bool) -> Thinking | None:
@@ -67,7 +67,8 @@ class ThinkingMarks:
         return Thinking(
             first=first,
             end=self._end,
-            ends=_encoded([*ends, *openers]),
+            ends=_encoded([*self._answering, *(end for end in ends if end not in self._answering), *openers]),
+            answering=len(self._answering),
             starts=_encoded(self._reasoning.starts),
             start=self._start,
             again=self._again,
@@ -84,6 +85,13 @@ class ThinkingMarks:
         starts = self._reasoning.starts
         begin = any(_ends_thinking(self._reasoning.parser(spec), f"{start}a") for start in starts)
         return "either" if begin else "answer"
+
+    def _leads_to_the_answer(self, end: str) -> bool:
+        """The first does; another one, if thinking cannot go on behind it as behind a part of it."""
+        if end == self._reasoning.ends[0] or not self._reasoning.starts:
+            return end == self._reasoning.ends[0]
+        start = self._reasoning.starts[0]
+        return not _ends_thinking(self._reasoning.parser(ParserSpec()), f"{start}a{end}{start}a")
 
     def _is_ended_by(self, opener: str) -> bool:
         thinking = f"{self._reasoning.starts[0]}a" if self._reasoning.starts else "a"

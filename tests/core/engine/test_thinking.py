@@ -167,3 +167,11 @@ def test_before_a_grammar_reasoning_begins_with_its_one_token() -> None:
         "".join(phases([131, 130, *b"x"], grammar=True, start=130, again=True, first="reasoning")) == "RAAA"
     )
     assert Phase.ANSWERING.name[0] == "A"
+
+
+@pytest.mark.parametrize(("answering", "constrained"), [(1, False), (2, True)])
+def test_a_grammar_begins_behind_an_end_that_leads_to_the_answer(answering: int, constrained: bool) -> None:
+    told = Thinking("reasoning", tuple(b"</a>"), (b"</a>", b"</b>", b"["), answering=answering)
+    rules = ThinkingRules(told, VOCABULARY, grammar=True)
+    *_, place = itertools.accumulate(b"x</b>", rules.after, initial=rules.first())
+    assert (place.phase, place.constrained) == (Phase.ANSWERING, constrained)

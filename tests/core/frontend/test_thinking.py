@@ -7,10 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmkit.contracts import Parsing, RequestContext, SamplingParams, StructuredOutput, Thinking, Tool
+from llmkit.contracts import (
+    FinishReason,
+    Parsing,
+    Reasoning,
+    RequestContext,
+    SamplingParams,
+    StructuredOutput,
+    Thinking,
+    Tool,
+)
 from llmkit.errors import RequestError
-from llmkit.frontend.parsing import Formats, thinking_of
+from llmkit.frontend.parsing import Formats, joined, thinking_of
 from llmkit.frontend.requests import Attachments, Limits, make_requests
+from llmkit.frontend.stop import StopMatcher
 from llmkit_reasoning_parsers.formats import FORMATS
 from tests.core.frontend.toy_formats import Brackets, Thoughts
 from tests.core.frontend.toy_tokenizers import Bytes
@@ -75,6 +85,19 @@ def test_a_marker_that_opens_a_call_ends_reasoning_where_the_parser_says_so() ->
     assert tags.ends == (b"</think>",), "a bracket alone is too common"
 
 
+@pytest.mark.parametrize("calls", ["fitting", "required", "named"])
+def test_where_calls_are_held_to_their_tools_only_the_end_of_reasoning_ends_it(calls: Any) -> None:
+    asked = Parsing(tools=(Tool("f"),), calls=calls, prompt_tail="((")
+    parsers = Formats(Bytes(), Brackets(), Thoughts()).answer(asked)
+    assert parsers is not None
+    thinking = parsers.thinking(None, grammar=True)
+    assert thinking is not None
+    assert thinking.ends == (b"))",)
+    machine = parsers.machine(StopMatcher(()))
+    deltas = [*machine.feed("a[f 1]", armed=True), *machine.finish("", FinishReason.LENGTH, armed=True)]
+    assert joined(deltas) == [Reasoning("a[f 1]")]
+
+
 def test_a_budget_where_the_reasoning_is_not_known_names_the_flag() -> None:
     for parsers in (None, Formats(Bytes(), Brackets()).answer(Parsing(tools=(Tool("f"),)))):
         with pytest.raises(
@@ -115,6 +138,21 @@ def test_the_end_must_be_writable(limits: Limits, why: str) -> None:
     thinking = told(Thoughts(), thinking_token_budget=7)
     with pytest.raises(RequestError, match=why):
         make_requests([1], SamplingParams(), RequestContext(), limits, Attachments(thinking=thinking))
+
+
+@pytest.mark.parametrize(
+    ("name", "answering"),
+    [
+        ("qwen3", [b"</think>"]),
+        ("granite", [b"Here is my response:", b"Here's my response:", b"</think>"]),
+        ("gptoss", [b"<|end|><|start|>assistant<|channel|>final<|message|>"]),
+    ],
+)
+def test_a_grammar_begins_behind_whatever_leads_to_the_answer(name: str, answering: list[bytes]) -> None:
+    reasoning = FORMATS[name]
+    thinking = told(reasoning, f"<|start|>assistant{reasoning.starts[0]}", structured=STRUCTURED)
+    assert thinking is not None
+    assert list(thinking.ends[: thinking.answering]) == answering
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "identity"])
