@@ -10,7 +10,16 @@ from typing import Any
 
 from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
 from llmkit.parsers.scanning import Head, Machine, Marks, Place, matched, may_begin
-from llmkit.parsers.schemas import ANY, OTHERS, STRING, Signature, ValueWriter, kinds_of, without_strings
+from llmkit.parsers.schemas import (
+    ANY,
+    OTHERS,
+    STRING,
+    Signature,
+    ValueWriter,
+    check_held,
+    kinds_of,
+    without_strings,
+)
 from llmkit.parsers.tags import (
     Layout,
     Part,
@@ -54,6 +63,7 @@ class Markup:
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         for tool in tools:
+            check_held(tool)
             check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
         return self.layout.constraint(
             {tool.name: self._body(tool) for tool in tools}, self.openers, required, parallel

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
 from llmkit.parsers.python_values import LiteralReader
 from llmkit.parsers.scanning import SPACE, Head, Machine, Place, literal, may_begin
+from llmkit.parsers.schemas import check_held
 from llmkit.parsers.tags import (
     Layout,
     Part,
@@ -44,6 +45,7 @@ class Pythonic:
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         for tool in tools:
+            check_held(tool)
             check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
         return self.layout.constraint(
             {tool.name: _body(tool) for tool in tools}, self.openers, required, parallel

@@ -18,6 +18,7 @@ from llmkit.parsers.schemas import (
     Kinds,
     Signature,
     ValueWriter,
+    check_held,
     kinds_of,
     literal_of,
     without_strings,
@@ -66,6 +67,7 @@ class Quoted:
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         layout = Layout(self.opener + "{name}{", "}" + self.closer)
         for tool in tools:
+            check_held(tool)
             check_read(self.parser(ParserSpec()), layout.call(tool.name), tool.name)
         bodies = {tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}
         return layout.constraint(bodies, self.openers, required, parallel)

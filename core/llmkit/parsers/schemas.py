@@ -24,6 +24,29 @@ _MAX_BLANK = 256
 _WORDS = {"boolean": ("true", "false", "True", "False"), "null": ("null", "None")}
 
 
+_OF_PARAMETERS = frozenset({"type", "properties", "required", "additionalProperties", "$defs", "definitions"})
+_NOTES = frozenset({"title", "description", "default", "examples", "$schema", "$id", "$comment"})
+
+
+def check_held(tool: Tool) -> None:
+    """For formats that write parameters one by one, each after its own schema.
+
+    :raises ValueError: the tool is strict, and its schema says more of them all than which must be there.
+    """
+    if not tool.strict:
+        return
+    for word in tool.parameters.keys() - _OF_PARAMETERS - _NOTES:
+        raise ValueError(
+            f"strict tool {tool.name!r:.100} has {word!r} beside its parameters: of the whole this format can"
+            " hold properties and required only"
+        )
+    for key in tool.parameters.get("required", ()):
+        if key not in tool.parameters.get("properties", ()):
+            raise ValueError(
+                f"strict tool {tool.name!r:.100} requires {key!r:.100}, which its properties lack"
+            )
+
+
 class Signature:
     """One tool's parameters."""
 

@@ -1,4 +1,4 @@
-"""Tools and parameters of any name: what the model is made to write is read as the call, or it is refused."""
+"""Tools of any name and schema: what the model is made to write is read as the call, or it is refused."""
 
 from __future__ import annotations
 
@@ -38,6 +38,27 @@ def test_what_is_written_is_read(name: str) -> None:
         arguments: Mapping[str, Any] = dict.fromkeys(tool.parameters["properties"], False)
         assert (parsed.complete(), parsed.content) == ([(tool.name, arguments)], ""), text
     assert refused < len(tools) - 2, "plain names are of every format"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"minProperties": 1},
+        {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"required": ["c"]},
+        {"patternProperties": {"^x": {"type": "integer"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "required": ["a"]}}},
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen3_coder", "step3", "pythonic", "olmo3", "gemma4"])
+def test_what_a_strict_tools_schema_says_of_all_parameters_is_held_or_refused(
+    name: str, said: dict[str, Any]
+) -> None:
+    made: ToolFormat = create("tool_parser", name)
+    parameters = {"type": "object", "properties": {"a": {"type": "boolean"}}, "title": "F"}
+    made.constraint([Tool("f", parameters=parameters, strict=True)], required=True, parallel=True)
+    with pytest.raises(ValueError, match=r"strict tool 'f' (has|requires) '"):
+        made.constraint([Tool("f", parameters=parameters | said, strict=True)], required=True, parallel=True)
 
 
 def tool_of(name: str, key: str) -> Tool:
