@@ -12,7 +12,8 @@ import pytest
 
 from llmkit.contracts import AddRequest, SamplingParams
 from llmkit.contracts.grammar import GrammarSpec
-from llmkit.engine.grammars import MAX_AHEAD, GrammarManager
+from llmkit.engine.constraint import MAX_AHEAD
+from llmkit.engine.grammars import GrammarManager
 from llmkit.messages import CompiledGrammar, Thinking
 
 xgrammar = pytest.importorskip("xgrammar")
@@ -319,7 +320,7 @@ class Breaking(Matcher):
 def test_a_grammar_that_breaks_ends_its_request_alone(
     monkeypatch: pytest.MonkeyPatch, spin_s: float, words: str, after: int
 ) -> None:
-    monkeypatch.setattr("llmkit.engine.grammars.MAX_MASK_S", 0.1)
+    monkeypatch.setattr("llmkit.engine.constraint.MAX_MASK_S", 0.1)
     monkeypatch.setattr(
         Compiled, "matcher", lambda self: Breaking(xgrammar.GrammarMatcher(self._compiled), after, spin_s)
     )
