@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
-from llmkit.parsers.constraints import arguments_schema
 from llmkit.parsers.json_scanner import JsonScanner
 from llmkit.parsers.scanning import Head, Machine, Place, matched, may_begin
-from llmkit.parsers.tags import Layout, check_read, json_of, regex, sequence, text_of
+from llmkit.parsers.tags import Layout, arguments_of, check_read
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,6 @@ class Delimited:
     no_arguments: Sequence[Head]
     """What stands behind a call's head where it has no arguments."""
     layout: Layout
-    numbered: str = ""
-    """What the model is made to write behind a call's number, where it gives them one."""
     name: re.Pattern[str] = field(kw_only=True)
     """Its group 1 is the name in what stands in its place."""
 
@@ -33,12 +30,10 @@ class Delimited:
         return DelimitedParser(self)
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
-        number = [regex("[0-9]{1,3}"), text_of(self.numbered)] if self.numbered else []
-        bodies = {tool.name: sequence([*number, json_of(arguments_schema(tool))]) for tool in tools}
-        for name in bodies:
-            body = f"0{self.numbered}{{}}" if self.numbered else "{}"
-            check_read(self.parser(ParserSpec()), self.layout.call(name, body), name)
-        return self.layout.constraint(bodies, self.openers, required, parallel)
+        for tool in tools:
+            check_read(self.parser(ParserSpec()), self.layout.call(tool.name, "{}"), tool.name)
+        bodies = {tool.name: arguments_of(tool) for tool in tools}
+        return self.layout.constraint(bodies, self.openers, required=required, parallel=parallel)
 
 
 class DelimitedParser(Machine):

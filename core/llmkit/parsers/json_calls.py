@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
-from llmkit.parsers.constraints import Layout
 from llmkit.parsers.json_scanner import JsonScanner
 from llmkit.parsers.reading import CallReader, Malformed, Reading
-from llmkit.parsers.tags import check_read
+from llmkit.parsers.tags import Layout, Part, arguments_of, check_read
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f\ud800-\udfff]*+"')
@@ -33,7 +32,9 @@ class JsonCallReader(CallReader):
         self._form = form
         self._names = frozenset(tool.name for tool in spec.tools)
         strict = any(tool.strict for tool in spec.tools)
-        self._bare_begin = form.layout.trigger if strict and "{" in form.bare else ""
+        self._bare_begin = (
+            form.layout.call_begin.partition("{name}")[0] if strict and "{" in form.bare else ""
+        )
         super().__init__((*form.openers, *form.bare))
 
     def read_calls(self, opener: str) -> Reading[None]:
@@ -155,15 +156,20 @@ class JsonFormat:
     separators: str = ""
     """Characters of which one may come between calls."""
     special_tokens: tuple[str, ...] = ()
+    quoted: bool = True
+    """A call's name is written as JSON."""
     reader: type[JsonCallReader] = JsonCallReader
 
     def parser(self, spec: ParserSpec) -> OutputParser:
         return self.reader(self, spec)
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
+        bodies: dict[str, Part] = {}
         for tool in tools:
-            check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
-        return self.layout.constraint(tools, self.openers, required=required, parallel=parallel)
+            name = json.dumps(tool.name, ensure_ascii=False) if self.quoted else tool.name
+            check_read(self.parser(ParserSpec()), self.layout.call(name, "{}"), tool.name)
+            bodies[name] = arguments_of(tool)
+        return self.layout.constraint(bodies, self.openers, required=required, parallel=parallel)
 
 
 def _decoded(text: str) -> str:

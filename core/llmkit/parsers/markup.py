@@ -66,7 +66,10 @@ class Markup:
             check_held(tool)
             check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
         return self.layout.constraint(
-            {tool.name: self._body(tool) for tool in tools}, self.openers, required, parallel
+            {tool.name: self._body(tool) for tool in tools},
+            self.openers,
+            required=required,
+            parallel=parallel,
         )
 
     def _body(self, tool: Tool) -> Part:

@@ -17,11 +17,8 @@ from llmkit.parsers.tags import (
     check_read,
     json_of,
     key_refused,
-    one_of,
-    optional,
-    sequence,
+    members,
     tag,
-    text_of,
 )
 
 _FUNCTION = r"([A-Za-z_][\w.-]{0,127}+)"
@@ -48,7 +45,7 @@ class Pythonic:
             check_held(tool)
             check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
         return self.layout.constraint(
-            {tool.name: _body(tool) for tool in tools}, self.openers, required, parallel
+            {tool.name: _body(tool) for tool in tools}, self.openers, required=required, parallel=parallel
         )
 
 
@@ -107,24 +104,12 @@ class PythonicParser(Machine):
 
 
 def _body(tool: Tool) -> Part:
-    """Arguments in the schema's order, the required ones first: those of the rest may be left out."""
-    properties = tool.parameters.get("properties", {})
-    needed = [key for key in properties if key in tool.parameters.get("required", [])]
-    rest = [key for key in properties if key not in needed]
-
     def argument(key: str, before: str) -> Part:
         if not re.fullmatch(_KEY, key):
             raise key_refused(key, tool.name)
-        return tag(f"{before}{key}=", json_of(properties[key], tool.parameters), "")
+        return tag(f"{before}{key}=", json_of(tool.parameters["properties"][key], tool.parameters), "")
 
-    def then(keys: Sequence[str]) -> list[Part]:
-        return [optional(argument(key, ", ")) for key in keys]
-
-    if needed:
-        first = [argument(key, ", " if index else "") for index, key in enumerate(needed)]
-        return sequence([*first, *then(rest)])
-    ways = [sequence([argument(key, ""), *then(rest[index + 1 :])]) for index, key in enumerate(rest)]
-    return one_of([text_of(""), *ways])
+    return members(tool.parameters, argument, ", ")
 
 
 def _heads(*before: str | tuple[str, ...]) -> tuple[Head, Head]:

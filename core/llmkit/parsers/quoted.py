@@ -29,12 +29,12 @@ from llmkit.parsers.tags import (
     check_read,
     json_of,
     key_refused,
+    members,
     one_of,
     optional,
     regex,
     sequence,
     tag,
-    text_of,
 )
 from llmkit.text import listing
 
@@ -70,7 +70,7 @@ class Quoted:
             check_held(tool)
             check_read(self.parser(ParserSpec()), layout.call(tool.name), tool.name)
         bodies = {tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}
-        return layout.constraint(bodies, self.openers, required, parallel)
+        return layout.constraint(bodies, self.openers, required=required, parallel=parallel)
 
 
 _CONTAINERS = frozenset({"object", "array"})
@@ -196,24 +196,14 @@ class QuotedReader(CallReader):
 
 
 def _members(quote: str, schema: Mapping[str, Any], tool: Tool) -> Part:
-    """An object's inside in the schema's order, the required ones first; the rest may be left out."""
-    properties = schema.get("properties", {})
-    needed = [key for key in properties if key in schema.get("required", [])]
-    rest = [key for key in properties if key not in needed]
+    """An object's inside."""
 
     def member(key: str, before: str) -> Part:
         if not _KEY.fullmatch(key):
             raise key_refused(key, tool.name)
-        return tag(f"{before}{key}:", _any_of(quote, key, properties[key], tool), "")
+        return tag(f"{before}{key}:", _any_of(quote, key, schema["properties"][key], tool), "")
 
-    if needed:
-        first = [member(key, "," if index else "") for index, key in enumerate(needed)]
-        return sequence([*first, *(optional(member(key, ",")) for key in rest)])
-    ways = [
-        sequence([member(key, ""), *(optional(member(later, ",")) for later in rest[index + 1 :])])
-        for index, key in enumerate(rest)
-    ]
-    return one_of([text_of(""), *ways])
+    return members(schema, member, ",")
 
 
 def _any_of(quote: str, key: str, schema: Any, tool: Tool) -> Part:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmkit.contracts import OutputParser, StructuredOutput, ToolCallOpened
+from llmkit.contracts import OutputParser, StructuredOutput, Tool, ToolCallOpened
 
 Part = dict[str, Any]
 
 _DEFINITIONS = ("$defs", "definitions")
+_NUMBER = "[0-9]{1,4}"
 _MAX_WHITESPACE = 1
 """In a row between two JSON tokens: what templates write; with more of it a small model fills its answer."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a format writes calls one after the other, when it is made to write them."""
+    """How a format writes calls one after the other, when it is made to write them.
+
+    In what begins a call ``{name}`` stands for its name, and ``{number}``, before or behind that, for any.
+    """
 
     call_begin: str
-    """With ``{name}``."""
     call_end: str
     separator: str = ""
     sections: Sequence[tuple[str, str]] = ()
@@ -36,20 +39,18 @@ class Layout:
     def call(self, name: str, body: str = "") -> str:
         """One as it is written, from the section's beginning on."""
         before = self.sections[0][0] if self.sections else ""
-        return before + self.call_begin.replace("{name}", name) + body + self.call_end
+        return before + "0".join(_begin(self.call_begin, name)) + body + self.call_end
 
     def constraint(
-        self, bodies: Mapping[str, Part], openers: Sequence[str], required: bool, parallel: bool
+        self, bodies: Mapping[str, Part], openers: Sequence[str], *, required: bool, parallel: bool
     ) -> StructuredOutput:
-        """Calls whose inner parts are ``bodies``, by the tools' names; ``openers`` are all of the format."""
+        """Calls whose inner parts are ``bodies``, by names as they are written; ``openers`` are all of the
+        format.
+        """
         if not bodies:
             raise ValueError("there are no tools to call")
         begins = (self.call_begin, *self.other_begins)
-        calls = [
-            tag(begin.replace("{name}", name), body, self.call_end)
-            for begin in begins
-            for name, body in bodies.items()
-        ]
+        calls = [self._call(begin, name, body) for begin in begins for name, body in bodies.items()]
         several: Part = {
             "type": "tags_with_separator",
             "tags": calls,
@@ -61,9 +62,20 @@ class Layout:
         if required:
             form = blocks[0] if self.sections else several
             return structural(sequence([optional(text_of(self.lead)), form]) if self.lead else form)
-        begins = tuple(begin for begin, _ in self.sections) or begins
-        fixed = [begin.split("{name}")[0] for begin in begins]
+        fixed = [begin for begin, _ in self.sections] or [_begin(begin, "{name}")[0] for begin in begins]
+        fixed = [begin.partition("{name}")[0] for begin in fixed]
         return structural(in_text(blocks, fixed, () if self.beside else openers, self.beside, parallel))
+
+    def _call(self, begin: str, name: str, body: Part) -> Part:
+        before, *behind_number = _begin(begin, name)
+        for text in behind_number:
+            body = sequence([regex(_NUMBER), text_of(text), body])
+        return tag(before, body, self.call_end)
+
+
+def _begin(text: str, name: str) -> list[str]:
+    """What begins a call, in two parts where there is a number between them."""
+    return [part.replace("{name}", name) for part in text.split("{number}", 1)]
 
 
 def in_text(
@@ -87,6 +99,24 @@ def in_text(
         "beside": list(beside),
         "stop_after_first": not parallel,
     }
+
+
+def members(schema: Mapping[str, Any], member: Callable[[str, str], Part], comma: str) -> Part:
+    """Properties in the schema's order, the required ones first; the rest may be left out.
+
+    ``member(key, before)`` is one with what stands before it, which is ``comma`` behind another one.
+    """
+    keys = schema.get("properties", {})
+    needed = [key for key in keys if key in schema.get("required", [])]
+    rest = [key for key in keys if key not in needed]
+    if needed:
+        first = [member(key, comma if index else "") for index, key in enumerate(needed)]
+        return sequence([*first, *(optional(member(key, comma)) for key in rest)])
+    ways = [
+        sequence([member(key, ""), *(optional(member(later, comma)) for later in rest[index + 1 :])])
+        for index, key in enumerate(rest)
+    ]
+    return one_of([text_of(""), *ways])
 
 
 def check_read(parser: OutputParser, written: str, name: str) -> None:
@@ -134,6 +164,13 @@ def sequence(parts: Sequence[Part]) -> Part:
 
 def one_of(parts: Sequence[Part]) -> Part:
     return parts[0] if len(parts) == 1 else {"type": "or", "elements": list(parts)}
+
+
+def arguments_of(tool: Tool) -> Part:
+    """JSON of a tool's arguments, which are an object whether its schema says so or not."""
+    if not tool.parameters:
+        return json_of({"type": "object", "properties": {}, "additionalProperties": False})
+    return json_of({"type": "object", **tool.parameters})
 
 
 def json_of(schema: Any, root: Mapping[str, Any] | None = None) -> Part:

@@ -20,13 +20,13 @@ def recognizes(hints: ParserHints) -> str | None:
 
 
 def make(options: Any) -> ToolFormat:
-    from llmkit.parsers.constraints import Layout
     from llmkit.parsers.json_calls import JsonFormat
+    from llmkit.parsers.tags import Layout
 
     return JsonFormat(
         source="llmkit: examples/atlas/README.md",
         openers=(OPENER,),
         closers=(CLOSER,),
         special_tokens=(OPENER, CLOSER),
-        layout=Layout(before=OPENER, head='{{"name": {name}, "parameters": ', after=CLOSER),
+        layout=Layout(OPENER + '{"name": {name}, "parameters": ', "}" + CLOSER),
     )

@@ -19,7 +19,6 @@ def _form(
     *,
     inner: Sequence[str],
     fence: str = "",
-    numbered: str = "",
     separator: str = "",
     bare_name: str = "(.+)",
     source: str,
@@ -31,7 +30,6 @@ def _form(
     :param written: before and behind a call's arguments as the model is made to write it, with ``{name}``.
     :param bare_name: its group 1 is the name in what stands in its place.
     :param fence: what may stand behind the arguments.
-    :param numbered: what the model is made to write behind the number of a call, which its head ends with.
     :param separator: between calls.
     """
     *opening, closing = sections
@@ -60,7 +58,6 @@ def _form(
         no_arguments=(Head(*behind[1:]),),
         name=re.compile(bare_name),
         layout=Layout(*written, separator, sections=[(opening[0], closing)]),
-        numbered=numbered,
     )
 
 
@@ -133,8 +130,7 @@ FORMATS: dict[str, ToolFormat] = {
         ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_calls_section_end|>"),
         _KIMI_CALL,
         (SPACE, NAME, *literal(_KIMI_SEP)),
-        (f"{_KIMI_CALL[0]}functions.{{name}}:", _KIMI_CALL[1]),
-        numbered=_KIMI_SEP,
+        (f"{_KIMI_CALL[0]}functions.{{name}}:{{number}}{_KIMI_SEP}", _KIMI_CALL[1]),
         inner=(_KIMI_SEP,),
         bare_name=r"(?:functions\.)?(.+?)(?::\d+)?",
         source=_TEMPLATES + "moonshotai-Kimi-K2.jinja",

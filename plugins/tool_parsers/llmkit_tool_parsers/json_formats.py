@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from llmkit.parsers.constraints import Layout
 from llmkit.parsers.json_calls import JsonCallReader, JsonFormat
 from llmkit.parsers.reading import Malformed, Reading
+from llmkit.parsers.tags import Layout
 
 _NAME = re.compile(r"[\w.:/-]*")
 
@@ -29,20 +29,23 @@ class MistralReader(JsonCallReader):
         self.closed()
 
 
+_CALL = ('{"name": {name}, "arguments": ', "}")
+_WITH_PARAMETERS = ('{"name": {name}, "parameters": ', "}")
 _TAGS = ("<tool_call>", "</tool_call>")
 _HERMES = JsonFormat(
     openers=_TAGS[:1],
     closers=_TAGS[1:],
     special_tokens=_TAGS,
-    layout=Layout(before="<tool_call>\n", between="\n", after="\n</tool_call>"),
+    layout=Layout("<tool_call>\n" + _CALL[0], _CALL[1] + "\n</tool_call>", "\n"),
     source="Qwen/Qwen2.5-7B-Instruct: chat template",
 )
-_LISTED = Layout(before="[", between=", ", after="]", listed=True)
-_LLAMA = Layout(head='{{"name": {name}, "parameters": ', between="; ")
+_LISTED = Layout(*_CALL, ", ", sections=[("[", "]")])
+_LLAMA = Layout(*_WITH_PARAMETERS, "; ")
 _MISTRAL = JsonFormat(
     openers=("[TOOL_CALLS]",),
     special_tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
-    layout=Layout(before="[TOOL_CALLS]", head="{name}[ARGS]", tail="", quoted=False),
+    layout=Layout("[TOOL_CALLS]{name}[ARGS]", ""),
+    quoted=False,
     reader=MistralReader,
     source="mistralai/Ministral-3-14B-Reasoning-2512: chat template",
 )
@@ -71,33 +74,34 @@ FORMATS = {
     "mistral": _MISTRAL,
     "mistral_list": replace(
         _MISTRAL,
-        layout=replace(_LISTED, before="[TOOL_CALLS]["),
+        layout=replace(_LISTED, sections=[("[TOOL_CALLS][", "]")]),
+        quoted=True,
         source="mistralai/Mistral-Nemo-Instruct-2407: chat template",
     ),
     "granite": JsonFormat(
         openers=("<|tool_call|>", "<tool_call>"),
         special_tokens=("<|tool_call|>",),
-        layout=replace(_LISTED, before="<|tool_call|>["),
+        layout=replace(_LISTED, sections=[("<|tool_call|>[", "]")]),
         source="ibm-granite/granite-3.3-2b-instruct: chat template",
     ),
     "granite_20b_fc": JsonFormat(
         openers=("<function_call>",),
         special_tokens=("<function_call>",),
-        layout=Layout(before="<function_call> ", between="\n"),
+        layout=Layout("<function_call> " + _CALL[0], _CALL[1], "\n"),
         source="vllm-project/vllm: examples/tool_chat_template_granite_20b_fc.jinja",
     ),
     "jamba": JsonFormat(
         openers=("<tool_calls>",),
         closers=("</tool_calls>",),
         special_tokens=("<tool_calls>", "</tool_calls>"),
-        layout=Layout(before="<tool_calls>[\n    ", between=",\n    ", after="\n]</tool_calls>", listed=True),
+        layout=Layout(*_CALL, ",\n    ", sections=[("<tool_calls>[\n    ", "\n]</tool_calls>")]),
         source="vllm-project/vllm: vllm/tool_parsers/jamba_tool_parser.py",
     ),
     "hunyuan_a13b": JsonFormat(
         openers=("<tool_calls>",),
         closers=("</tool_calls>",),
         special_tokens=("<tool_calls>", "</tool_calls>"),
-        layout=replace(_LISTED, before="<tool_calls>[", after="]</tool_calls>"),
+        layout=replace(_LISTED, sections=[("<tool_calls>[", "]</tool_calls>")]),
         source="vllm-project/vllm: examples/tool_chat_template_hunyuan_a13b.jinja",
     ),
     "internlm2": JsonFormat(
@@ -105,16 +109,13 @@ FORMATS = {
         closers=("<|action_end|>",),
         special_tokens=("<|action_start|>", "<|plugin|>", "<|action_end|>"),
         layout=Layout(
-            before="<|action_start|><|plugin|>\n",
-            head='{{"name": {name}, "parameters": ',
-            after="<|action_end|>",
-            between="\n",
+            "<|action_start|><|plugin|>\n" + _WITH_PARAMETERS[0], _WITH_PARAMETERS[1] + "<|action_end|>", "\n"
         ),
         source="InternLM/InternLM: chat/chat_format.md",
     ),
     "phi4_mini_json": JsonFormat(
         openers=("functools[",),
-        layout=replace(_LISTED, before="functools["),
+        layout=replace(_LISTED, sections=[("functools[", "]")]),
         source="vllm-project/vllm: examples/tool_chat_template_phi4_mini.jinja",
     ),
     "xlam": JsonFormat(
@@ -129,7 +130,7 @@ FORMATS = {
         openers=("<tool_calls>",),
         closers=("</tool_calls>",),
         special_tokens=("<tool_calls>", "</tool_calls>"),
-        layout=Layout(before="<tool_calls>\n", between="\n", after="\n</tool_calls>", listed=True),
+        layout=Layout(*_CALL, "\n", sections=[("<tool_calls>\n", "\n</tool_calls>")]),
         source="MiniMaxAI/MiniMax-M1-80k: docs/function_call_guide.md",
     ),
     "ernie45": replace(
@@ -140,7 +141,7 @@ FORMATS = {
         openers=("<longcat_tool_call>",),
         closers=("</longcat_tool_call>",),
         special_tokens=("<longcat_tool_call>", "</longcat_tool_call>"),
-        layout=Layout(before="<longcat_tool_call>\n", between="\n", after="\n</longcat_tool_call>"),
+        layout=Layout("<longcat_tool_call>\n" + _CALL[0], _CALL[1] + "\n</longcat_tool_call>", "\n"),
         source="vllm-project/vllm: vllm/tool_parsers/longcat_tool_parser.py",
     ),
     "gigachat3": JsonFormat(
@@ -150,7 +151,7 @@ FORMATS = {
             "function call<|role_sep|>\n",
         ),
         special_tokens=("<|function_call|>", "<|message_sep|>", "<|role_sep|>"),
-        layout=Layout(before="<|function_call|>"),
+        layout=Layout("<|function_call|>" + _CALL[0], _CALL[1]),
         source="ai-sage/GigaChat3.1-10B-A1.8B: chat template",
     ),
     "cohere_command": JsonFormat(
@@ -158,11 +159,10 @@ FORMATS = {
         closers=("<|END_ACTION|>",),
         special_tokens=("<|START_ACTION|>", "<|END_ACTION|>"),
         layout=Layout(
-            before="<|START_ACTION|>[\n    ",
-            between=",\n    ",
-            after="\n]<|END_ACTION|>",
-            listed=True,
-            head='{{"tool_call_id": "{number}", "tool_name": {name}, "parameters": ',
+            '{"tool_call_id": "{number}", "tool_name": {name}, "parameters": ',
+            "}",
+            ",\n    ",
+            sections=[("<|START_ACTION|>[\n    ", "\n]<|END_ACTION|>")],
         ),
         source="CohereForAI/c4ai-command-r7b-12-2024: chat template",
     ),
