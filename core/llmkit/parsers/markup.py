@@ -16,8 +16,11 @@ from llmkit.parsers.schemas import (
     STRING,
     Signature,
     ValueWriter,
+    alternatives,
     check_held,
     kinds_of,
+    options_of,
+    text_is_told,
     without_strings,
 )
 from llmkit.parsers.tags import (
@@ -91,30 +94,43 @@ class Markup:
         if found is None or found[1] != key or key != key.strip():
             raise key_refused(key, tool.name)
         end = self.value_ends[0] + self.after_value
+        if tool.strict and self.key.groups == 1 and not text_is_told(schema, tool.parameters):
+            raise ValueError(
+                f"strict tool {tool.name!r:.100}: parameter {key!r:.100} may be text or something else, which"
+                " this format does not tell apart; beside text it can hold types only"
+            )
         choices = []
         if "string" in kinds:
             content = plain(key, schema, tool, self.value_ends)
             choices.append(tag(written["true"], content, end))
         if kinds & OTHERS and kinds != ANY:
-            others = json_of(without_strings(schema), tool.parameters)
+            others = json_of(without_strings(schema, tool.parameters), tool.parameters)
             choices.append(tag(written["false"], others, end))
         return one_of(choices)
 
 
 def plain(key: str, schema: Any, tool: Tool, ends: Sequence[str]) -> Part:
     """A string as it is, not as JSON, up to one of ``ends``."""
-    if not isinstance(schema, dict):
-        return any_text(ends)
-    options = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    texts = [text_of(option) for option in options if isinstance(option, str)]
-    if texts:
-        return one_of(texts)
-    if tool.strict and (beyond := [word for word in _UNHELD if word in schema]):
+    texts: list[Part] = []
+    for each in alternatives(schema, tool.parameters):
+        options = options_of(each)
+        if options is not None:
+            texts += [text_of(option) for option in options if isinstance(option, str)]
+        elif "string" in kinds_of(each, tool.parameters):
+            _check_unheld(key, each, tool)
+            return any_text(ends)
+    return one_of(texts) if texts else any_text(ends)
+
+
+def _check_unheld(key: str, schema: Any, tool: Tool) -> None:
+    """:raises ValueError: the tool is strict, and the schema of a text says what cannot be held."""
+    if not tool.strict or not isinstance(schema, dict):
+        return
+    for word in [word for word in _UNHELD if word in schema]:
         raise ValueError(
-            f"strict tool {tool.name!r} has {beyond[0]!r} on parameter {key!r}, which this format writes as "
+            f"strict tool {tool.name!r} has {word!r} on parameter {key!r}, which this format writes as "
             "plain text: of strings it can hold enum and const only"
         )
-    return any_text(ends)
 
 
 class MarkupParser(Machine):

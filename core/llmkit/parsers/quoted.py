@@ -225,7 +225,9 @@ def _any_of(quote: str, key: str, schema: Any, tool: Tool) -> Part:
         containers -= {"array"}
     choices += [regex(_any_container(quote, kind)) for kind in sorted(containers)]
     if scalars:
-        alone = without_strings(said) if not kinds & _CONTAINERS else {"type": sorted(scalars)}
+        alone = (
+            without_strings(said, tool.parameters) if not kinds & _CONTAINERS else {"type": sorted(scalars)}
+        )
         choices.append(json_of(alone, tool.parameters))
     return one_of(choices)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llmkit.contracts import Tool
@@ -61,13 +61,22 @@ class Signature:
         return kinds_of(self._schema.get("additionalProperties"), self._schema)
 
 
-def kinds_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Kinds:
+def kinds_of(schema: Any, root: Mapping[str, Any]) -> Kinds:
     """JSON's types that fit a schema, read through references and unions."""
+    return _kinds(schema, root, {})
+
+
+def _kinds(schema: Any, root: Mapping[str, Any], known: dict[str, Kinds], depth: int = 0) -> Kinds:
+    """``known``: those of references, each looked up once; one within itself says nothing."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return ANY
     kinds = ANY
-    if isinstance(schema.get("$ref"), str):
-        kinds &= kinds_of(_referred(schema["$ref"], root), root, depth + 1)
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        if reference not in known:
+            known[reference] = ANY
+            known[reference] = _kinds(_referred(reference, root), root, known, depth + 1)
+        kinds &= known[reference]
     if "type" in schema:
         kinds &= _named(schema["type"])
     if isinstance(schema.get("enum"), list):
@@ -76,10 +85,10 @@ def kinds_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Kinds:
         kinds &= _kinds_of_value(schema["const"])
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list):
-            kinds &= frozenset().union(*(kinds_of(each, root, depth + 1) for each in schema[word]))
+            kinds &= frozenset().union(*(_kinds(each, root, known, depth + 1) for each in schema[word]))
     if isinstance(schema.get("allOf"), list):
         for each in schema["allOf"]:
-            kinds &= kinds_of(each, root, depth + 1)
+            kinds &= _kinds(each, root, known, depth + 1)
     if schema.get("nullable") is True:
         kinds |= {"null"}
     if kinds == ANY and "properties" in schema:
@@ -89,8 +98,58 @@ def kinds_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Kinds:
     return kinds or ANY
 
 
-def without_strings(schema: Any) -> Any:
+def alternatives(schema: Any, root: Mapping[str, Any]) -> list[Any]:
+    """The schemas of which a value fits one, as far as references and unions say nothing else."""
+    return list(_alternatives(schema, root, set()))
+
+
+def _alternatives(schema: Any, root: Mapping[str, Any], seen: set[str], depth: int = 0) -> Iterator[Any]:
+    said = schema.keys() - _NOTES if isinstance(schema, dict) and depth <= _MAX_DEPTH else set()
+    if said == {"$ref"} and isinstance(schema["$ref"], str):
+        if schema["$ref"] not in seen:
+            seen.add(schema["$ref"])
+            yield from _alternatives(_referred(schema["$ref"], root), root, seen, depth + 1)
+        return
+    for word in ("anyOf", "oneOf", "allOf"):
+        each = schema[word] if said == {word} else None
+        if isinstance(each, list) and each and (word != "allOf" or len(each) == 1):
+            for one in each:
+                yield from _alternatives(one, root, seen, depth + 1)
+            return
+    yield schema
+
+
+def options_of(schema: Any) -> list[Any] | None:
+    """The values that a schema lists, None if it lists none."""
+    if not isinstance(schema, dict):
+        return None
+    options = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return options if isinstance(options, list) else None
+
+
+def text_is_told(schema: Any, root: Mapping[str, Any]) -> bool:
+    """Whether plain text of this schema fits it even where it looks like another type and is read as that."""
+    kinds = kinds_of(schema, root)
+    if "string" not in kinds or not kinds & OTHERS:
+        return True
+    told = True
+    for each in alternatives(schema, root):
+        options = options_of(each)
+        if options is not None:
+            told &= not any(isinstance(text, str) and literal_of(text, kinds & OTHERS) for text in options)
+        elif kinds_of(each, root) != STRING:
+            told &= not isinstance(each, dict) or not each.keys() - _NOTES - {"type", "nullable"}
+    return told
+
+
+def without_strings(schema: Any, root: Mapping[str, Any]) -> Any:
     """The same schema for what is no string."""
+    others = [each for each in alternatives(schema, root) if kinds_of(each, root) != STRING]
+    kept = [_without_strings(each) for each in others]
+    return kept[0] if len(kept) == 1 else {"anyOf": kept}
+
+
+def _without_strings(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     kept = dict(schema)
@@ -98,9 +157,6 @@ def without_strings(schema: Any) -> Any:
         kept["type"] = [name for name in schema["type"] if name != "string"]
     if isinstance(schema.get("enum"), list):
         kept["enum"] = [value for value in schema["enum"] if not isinstance(value, str)]
-    for word in ("anyOf", "oneOf"):
-        if isinstance(schema.get(word), list):
-            kept[word] = [each for each in map(without_strings, schema[word]) if each.get("type") != "string"]
     return kept
 
 
