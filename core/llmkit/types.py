@@ -28,6 +28,10 @@ class FinishReason(StrEnum):
 StructuredKind = Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
 
 
+MAX_GRAMMAR_CHARS = 1 << 18
+"""Of a :class:`StructuredOutput`'s source."""
+
+
 class StructuredOutput(msgspec.Struct, frozen=True):
     """What the text of an answer must be. Since 0.1."""
 

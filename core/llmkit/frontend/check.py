@@ -27,6 +27,7 @@ from llmkit.frontend.fields import (
 from llmkit.text import listing
 from llmkit.types import (
     MAX_CHOICES,
+    MAX_GRAMMAR_CHARS,
     MAX_LOGPROBS,
     MAX_STOP_STRINGS,
     BeamSearch,
@@ -41,7 +42,6 @@ MAX_LOGIT_BIAS = 1024
 MAX_SALT_CHARS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
-MAX_GRAMMAR_CHARS = 1 << 18
 MAX_LENGTH_PENALTY = 10.0
 MAX_TIMEOUT_S = 86_400
 MAX_PLUGIN_ARGS_BYTES = 64 << 10

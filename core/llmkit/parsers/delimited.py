@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
 from llmkit.parsers.json_scanner import JsonScanner
 from llmkit.parsers.scanning import Head, Machine, Place, matched, may_begin
-from llmkit.parsers.tags import Layout, arguments_of, check_read
+from llmkit.parsers.schemas import object_schema
+from llmkit.parsers.tags import Layout, check_read, json_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Delimited:
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         for tool in tools:
             check_read(self.parser(ParserSpec()), self.layout.call(tool.name, "{}"), tool.name)
-        bodies = {tool.name: arguments_of(tool) for tool in tools}
+        bodies = {tool.name: json_of(object_schema(tool)) for tool in tools}
         return self.layout.constraint(bodies, self.openers, required=required, parallel=parallel)
 
 

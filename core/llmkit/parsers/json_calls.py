@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
 from llmkit.parsers.json_scanner import JsonScanner
 from llmkit.parsers.reading import CallReader, Malformed, Reading
-from llmkit.parsers.tags import Layout, Part, arguments_of, check_read
+from llmkit.parsers.schemas import object_schema
+from llmkit.parsers.tags import Layout, Part, check_read, json_of
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f\ud800-\udfff]*+"')
@@ -168,7 +169,7 @@ class JsonFormat:
         for tool in tools:
             name = json.dumps(tool.name, ensure_ascii=False) if self.quoted else tool.name
             check_read(self.parser(ParserSpec()), self.layout.call(name, "{}"), tool.name)
-            bodies[name] = arguments_of(tool)
+            bodies[name] = json_of(object_schema(tool))
         return self.layout.constraint(bodies, self.openers, required=required, parallel=parallel)
 
 

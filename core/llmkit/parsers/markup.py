@@ -14,10 +14,10 @@ from llmkit.parsers.schemas import (
     ANY,
     OTHERS,
     STRING,
-    Signature,
+    Signatures,
     ValueWriter,
     alternatives,
-    check_held,
+    held_parameters,
     kinds_of,
     options_of,
     text_is_told,
@@ -66,7 +66,6 @@ class Markup:
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         for tool in tools:
-            check_held(tool)
             check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
         return self.layout.constraint(
             {tool.name: self._body(tool) for tool in tools},
@@ -77,9 +76,9 @@ class Markup:
 
     def _body(self, tool: Tool) -> Part:
         """All parameters in the schema's order; those that are not required may be left out."""
-        needed = tool.parameters.get("required", [])
+        properties, needed = held_parameters(tool)
         parts = []
-        for key, schema in tool.parameters.get("properties", {}).items():
+        for key, schema in properties.items():
             part = self._argument(key, schema, tool)
             parts.append(part if key in needed else optional(part))
         return sequence(parts)
@@ -111,14 +110,17 @@ class Markup:
 
 def plain(key: str, schema: Any, tool: Tool, ends: Sequence[str]) -> Part:
     """A string as it is, not as JSON, up to one of ``ends``."""
-    texts: list[Part] = []
+    found: list[str] = []
     for each in alternatives(schema, tool.parameters):
         options = options_of(each)
         if options is not None:
-            texts += [text_of(option) for option in options if isinstance(option, str)]
+            found += [option for option in options if isinstance(option, str)]
         elif "string" in kinds_of(each, tool.parameters):
             _check_unheld(key, each, tool)
             return any_text(ends)
+    texts = [text_of(text) for text in found if not any(end in text for end in ends)]
+    if found and not texts:
+        raise ValueError(f"tool {tool.name!r:.100}: this format can write no value of {key!r:.100}")
     return one_of(texts) if texts else any_text(ends)
 
 
@@ -139,9 +141,9 @@ class MarkupParser(Machine):
     def __init__(self, markup: Markup, tools: Sequence[Tool]) -> None:
         super().__init__(markup.openers, markup.places)
         self._markup = markup
-        self._tools = tools
+        self._signatures = Signatures(tools)
         self._value_ends = Marks(*markup.value_ends)
-        self._signature = Signature((), "")
+        self._signature = self._signatures.of("")
         self._value = ValueWriter(ANY)
         self._value_begins = False
         self._keys = 0
@@ -149,7 +151,7 @@ class MarkupParser(Machine):
     def _begin(self, head: re.Match[str]) -> bool:
         name = head[1].strip()
         self._open(name)
-        self._signature, self._keys = Signature(self._tools, name), 0
+        self._signature, self._keys = self._signatures.of(name), 0
         return self._go(self._body, head.end())
 
     def _body(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from llmkit.contracts import OutputParser, ParserSpec, StructuredOutput, Tool
 from llmkit.parsers.python_values import LiteralReader
 from llmkit.parsers.scanning import SPACE, Head, Machine, Place, literal, may_begin
-from llmkit.parsers.schemas import check_held
+from llmkit.parsers.schemas import held_parameters
 from llmkit.parsers.tags import (
     Layout,
     Part,
@@ -18,7 +18,6 @@ from llmkit.parsers.tags import (
     json_of,
     key_refused,
     members,
-    tag,
 )
 
 _FUNCTION = r"([A-Za-z_][\w.-]{0,127}+)"
@@ -42,7 +41,6 @@ class Pythonic:
 
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         for tool in tools:
-            check_held(tool)
             check_read(self.parser(ParserSpec()), self.layout.call(tool.name), tool.name)
         return self.layout.constraint(
             {tool.name: _body(tool) for tool in tools}, self.openers, required=required, parallel=parallel
@@ -104,12 +102,12 @@ class PythonicParser(Machine):
 
 
 def _body(tool: Tool) -> Part:
-    def argument(key: str, before: str) -> Part:
+    properties, needed = held_parameters(tool)
+    for key in properties:
         if not re.fullmatch(_KEY, key):
             raise key_refused(key, tool.name)
-        return tag(f"{before}{key}=", json_of(tool.parameters["properties"][key], tool.parameters), "")
-
-    return members(tool.parameters, argument, ", ")
+    values = {key: json_of(schema, tool.parameters) for key, schema in properties.items()}
+    return members(values, needed, "=", ", ")
 
 
 def _heads(*before: str | tuple[str, ...]) -> tuple[Head, Head]:

@@ -16,11 +16,12 @@ from llmkit.parsers.schemas import (
     OTHERS,
     STRING,
     Kinds,
-    Signature,
+    Signatures,
     ValueWriter,
-    check_held,
+    held_parameters,
     kinds_of,
     literal_of,
+    members_of,
     without_strings,
 )
 from llmkit.parsers.tags import (
@@ -67,9 +68,8 @@ class Quoted:
     def constraint(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> StructuredOutput:
         layout = Layout(self.opener + "{name}{", "}" + self.closer)
         for tool in tools:
-            check_held(tool)
             check_read(self.parser(ParserSpec()), layout.call(tool.name), tool.name)
-        bodies = {tool.name: _members(self.quote, tool.parameters, tool) for tool in tools}
+        bodies = {tool.name: _members(self.quote, *held_parameters(tool), tool) for tool in tools}
         return layout.constraint(bodies, self.openers, required=required, parallel=parallel)
 
 
@@ -86,7 +86,7 @@ class QuotedReader(CallReader):
 
     def __init__(self, form: Quoted, tools: Sequence[Tool]) -> None:
         self._form = form
-        self._tools = tools
+        self._signatures = Signatures(tools)
         super().__init__(form.openers)
 
     def read_calls(self, opener: str) -> Reading[None]:
@@ -95,7 +95,7 @@ class QuotedReader(CallReader):
         if not name or not (yield from self.accept("{")):
             raise Malformed
         self.opened(name)
-        yield from self._object(Signature(self._tools, name).kinds, 1)
+        yield from self._object(self._signatures.of(name).kinds, 1)
         self.closed()
         yield from self.skip_space()
         if not (yield from self.accept(self._form.closer)):
@@ -195,15 +195,13 @@ class QuotedReader(CallReader):
 # ---- what the model may be made to write ----
 
 
-def _members(quote: str, schema: Mapping[str, Any], tool: Tool) -> Part:
+def _members(quote: str, properties: Mapping[str, Any], needed: frozenset[str], tool: Tool) -> Part:
     """An object's inside."""
-
-    def member(key: str, before: str) -> Part:
+    for key in properties:
         if not _KEY.fullmatch(key):
             raise key_refused(key, tool.name)
-        return tag(f"{before}{key}:", _any_of(quote, key, schema["properties"][key], tool), "")
-
-    return members(schema, member, ",")
+    values = {key: _any_of(quote, key, schema, tool) for key, schema in properties.items()}
+    return members(values, needed, ":", ",")
 
 
 def _any_of(quote: str, key: str, schema: Any, tool: Tool) -> Part:
@@ -216,7 +214,7 @@ def _any_of(quote: str, key: str, schema: Any, tool: Tool) -> Part:
     if containers:
         _check_held(key, said, tool)
     if "object" in containers and "properties" in said:
-        choices.append(tag("{", _members(quote, said, tool), "}"))
+        choices.append(tag("{", _members(quote, *members_of(said, tool), tool), "}"))
         containers -= {"object"}
     if "array" in containers and "items" in said:
         item = _any_of(quote, key, said["items"], tool)

@@ -28,37 +28,86 @@ _OF_PARAMETERS = frozenset({"type", "properties", "required", "additionalPropert
 _NOTES = frozenset({"title", "description", "default", "examples", "$schema", "$id", "$comment"})
 
 
-def check_held(tool: Tool) -> None:
-    """For formats that write parameters one by one, each after its own schema.
+def held_parameters(tool: Tool) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """As :func:`members_of`, for formats that write parameters one by one, each after its own schema.
 
-    :raises ValueError: the tool is strict, and its schema says more of them all than which must be there.
+    :raises ValueError: also where the tool is strict, and its schema says more of them all than which must
+        be there.
     """
-    if not tool.strict:
-        return
-    for word in tool.parameters.keys() - _OF_PARAMETERS - _NOTES:
+    schema = _followed(object_schema(tool), tool.parameters)
+    if not isinstance(schema, dict):
+        raise ValueError(f"tool {tool.name!r:.100}: its schema refers to none")
+    for word in tool.parameters.keys() - _OF_PARAMETERS - _NOTES if tool.strict else ():
         raise ValueError(
             f"strict tool {tool.name!r:.100} has {word!r} beside its parameters: of the whole this format can"
             " hold properties and required only"
         )
-    for key in tool.parameters.get("required", ()):
-        if key not in tool.parameters.get("properties", ()):
-            raise ValueError(
-                f"strict tool {tool.name!r:.100} requires {key!r:.100}, which its properties lack"
-            )
+    properties, needed = members_of(schema, tool)
+    for key in sorted(needed - schema.get("properties", {}).keys()) if tool.strict else ():
+        raise ValueError(f"strict tool {tool.name!r:.100} requires {key!r:.100}, which its properties lack")
+    return properties, needed
+
+
+def object_schema(tool: Tool) -> dict[str, Any]:
+    """The schema of a tool's arguments, which are an object whether it says so or not.
+
+    :raises ValueError: it says that they are something else.
+    """
+    if not tool.parameters:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    kinds = tool.parameters.get("type", "object")
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+        raise ValueError(f"tool {tool.name!r:.100} has type {kinds!r:.60}; its arguments are an object")
+    return {**tool.parameters, "type": "object"}
+
+
+def members_of(schema: Mapping[str, Any], tool: Tool) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """An object's properties, each with its schema, and the names of those that must be there.
+
+    :raises ValueError: the schema is none, or what it requires it forbids too.
+    """
+    properties, needed = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict):
+        raise ValueError(f"tool {tool.name!r:.100}: properties in its schema must be an object")
+    if not isinstance(needed, list) or not all(isinstance(key, str) for key in needed):
+        raise ValueError(f"tool {tool.name!r:.100}: required in its schema must be a list of texts")
+    others = schema.get("additionalProperties", True)
+    unlisted = [key for key in needed if key not in properties]
+    if unlisted and others is False and not tool.strict:
+        raise ValueError(f"tool {tool.name!r:.100}: its schema requires and forbids {unlisted[0]!r:.100}")
+    return {**properties, **dict.fromkeys(unlisted, others)}, frozenset(needed)
+
+
+class Signatures:
+    """Of the tools that an answer may call."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._made = {tool.name: Signature(tool.parameters) for tool in tools}
+
+    def of(self, name: str) -> Signature:
+        """One that says nothing of its parameters if there is no tool of that name."""
+        return self._made.get(name) or Signature({})
 
 
 class Signature:
-    """One tool's parameters."""
+    """One tool's parameters; what the schema says of them is looked up once for each."""
 
-    def __init__(self, tools: Iterable[Tool], name: str) -> None:
-        self._schema: Mapping[str, Any] = next((tool.parameters for tool in tools if tool.name == name), {})
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._root = schema
+        followed = _followed(schema, schema)
+        said: Mapping[str, Any] = followed if isinstance(followed, dict) else {}
+        properties = said.get("properties")
+        self._properties: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
+        self._others = said.get("additionalProperties")
+        self._known: dict[str | None, Kinds] = {}
 
     def kinds(self, key: str) -> Kinds:
         """What the value of a parameter may be; anything if the schema does not say."""
-        properties = self._schema.get("properties")
-        if isinstance(properties, dict) and key in properties:
-            return kinds_of(properties[key], self._schema)
-        return kinds_of(self._schema.get("additionalProperties"), self._schema)
+        listed = key if key in self._properties else None
+        if listed not in self._known:
+            schema = self._others if listed is None else self._properties[listed]
+            self._known[listed] = kinds_of(schema, self._root)
+        return self._known[listed]
 
 
 def kinds_of(schema: Any, root: Mapping[str, Any]) -> Kinds:
@@ -258,6 +307,15 @@ def _named(names: Any) -> Kinds:
             return ANY
         kinds |= {"number", "integer"} if kind == "number" else {kind}
     return frozenset(kinds)
+
+
+def _followed(schema: Any, root: Mapping[str, Any]) -> Any:
+    """What a schema that refers to another stands for; None if that is nothing."""
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+            return schema
+        schema = _referred(schema["$ref"], root)
+    return None
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Any:

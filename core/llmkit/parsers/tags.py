@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmkit.contracts import OutputParser, StructuredOutput, Tool, ToolCallOpened
+from llmkit.contracts import OutputParser, StructuredOutput, ToolCallOpened
+from llmkit.types import MAX_GRAMMAR_CHARS
 
 Part = dict[str, Any]
 
 _DEFINITIONS = ("$defs", "definitions")
 _NUMBER = "[0-9]{1,4}"
+MAX_OPTIONAL = 128
+"""Members of which any may be the first: each is written once for each that comes before it."""
 _MAX_WHITESPACE = 1
 """In a row between two JSON tokens: what templates write; with more of it a small model fills its answer."""
 
@@ -101,20 +104,25 @@ def in_text(
     }
 
 
-def members(schema: Mapping[str, Any], member: Callable[[str, str], Part], comma: str) -> Part:
-    """Properties in the schema's order, the required ones first; the rest may be left out.
+def members(values: Mapping[str, Part], needed: Container[str], equals: str, comma: str) -> Part:
+    """Properties with their values in their order, the required ones first; the rest may be left out.
 
-    ``member(key, before)`` is one with what stands before it, which is ``comma`` behind another one.
+    :raises ValueError: which comes first is open among too many.
     """
-    keys = schema.get("properties", {})
-    needed = [key for key in keys if key in schema.get("required", [])]
-    rest = [key for key in keys if key not in needed]
-    if needed:
-        first = [member(key, comma if index else "") for index, key in enumerate(needed)]
-        return sequence([*first, *(optional(member(key, comma)) for key in rest)])
+    first = [key for key in values if key in needed]
+    rest = [key for key in values if key not in needed]
+    behind = {key: tag(comma + key + equals, value, "") for key, value in values.items()}
+    later = [optional(behind[key]) for key in rest]
+    if first:
+        begin = tag(first[0] + equals, values[first[0]], "")
+        return sequence([begin, *(behind[key] for key in first[1:]), *later])
+    if len(rest) > MAX_OPTIONAL:
+        raise ValueError(
+            f"an object has {len(rest)} optional members and none that is required; this format can hold"
+            f" {MAX_OPTIONAL} of these"
+        )
     ways = [
-        sequence([member(key, ""), *(optional(member(later, comma)) for later in rest[index + 1 :])])
-        for index, key in enumerate(rest)
+        sequence([tag(key + equals, values[key], ""), *later[place + 1 :]]) for place, key in enumerate(rest)
     ]
     return one_of([text_of(""), *ways])
 
@@ -132,8 +140,17 @@ def key_refused(key: str, name: str) -> ValueError:
 
 
 def structural(part: Part) -> StructuredOutput:
-    source = json.dumps({"type": "structural_tag", "format": part}, ensure_ascii=False)
-    return StructuredOutput(kind="structural_tag", source=source)
+    """:raises ValueError: it is longer than the source of a grammar may be, to which small tools can come."""
+    pieces, length = [], 0
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode({"type": "structural_tag", "format": part}):
+        pieces.append(piece)
+        length += len(piece)
+        if length > MAX_GRAMMAR_CHARS:
+            raise ValueError(
+                f"calls of these tools are described by more than the {MAX_GRAMMAR_CHARS} characters"
+                " of a grammar; give fewer tools or smaller schemas"
+            )
+    return StructuredOutput(kind="structural_tag", source="".join(pieces))
 
 
 def tag(begin: str, content: Part, end: str) -> Part:
@@ -164,13 +181,6 @@ def sequence(parts: Sequence[Part]) -> Part:
 
 def one_of(parts: Sequence[Part]) -> Part:
     return parts[0] if len(parts) == 1 else {"type": "or", "elements": list(parts)}
-
-
-def arguments_of(tool: Tool) -> Part:
-    """JSON of a tool's arguments, which are an object whether its schema says so or not."""
-    if not tool.parameters:
-        return json_of({"type": "object", "properties": {}, "additionalProperties": False})
-    return json_of({"type": "object", **tool.parameters})
 
 
 def json_of(schema: Any, root: Mapping[str, Any] | None = None) -> Part:

@@ -9,7 +9,7 @@ import pytest
 
 from llmkit.contracts import SamplingParams
 from llmkit.frontend import check
-from llmkit.types import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS
+from llmkit.types import MAX_CHOICES, MAX_GRAMMAR_CHARS, MAX_LOGPROBS, MAX_STOP_STRINGS
 from llmkit_openai_api import completions, schema
 
 PAGE = (Path(__file__).parents[3] / "docs" / "requests.md").read_text()
@@ -22,7 +22,7 @@ LIMITS = {
     "bad_words": [check.MAX_BAD_WORDS, check.MAX_BAD_WORD_CHARS],
     "cache_salt": [check.MAX_SALT_CHARS],
     "plugin_args": [check.MAX_PLUGIN_ARGS_BYTES, check.MAX_PLUGIN_ARGS_DEPTH],
-    "what an answer must be": [check.MAX_GRAMMAR_CHARS],
+    "what an answer must be": [MAX_GRAMMAR_CHARS],
     "messages": [schema.MAX_MESSAGES, schema.MAX_PARTS],
     "prompt": [completions.MAX_PROMPTS],
     "any other list or object": [schema.MAX_ITEMS],
