@@ -72,7 +72,10 @@ def test_a_signal_ends_a_server_that_fetches(slow: tuple[ServerProcess, Path]) -
 
 def test_a_fetch_that_fails_is_one_line(slow: tuple[ServerProcess, Path]) -> None:
     server, here = slow
-    here.write_text("gone")
+    # Put in place whole: a file that exists and is still empty would let the model arrive.
+    whole = here.with_suffix(".whole")
+    whole.write_text("gone")
+    whole.rename(here)
     assert server.process is not None
     assert server.process.wait(30) == 1
     assert [line for line in server.log.splitlines() if "is gone" in line] == [
