@@ -9,11 +9,14 @@ MODEL ?= smollm2-135m
 SERVE_ARGS ?=
 # How long `make soak` loads a server.
 MINUTES ?= 20
+# How many processes share the tests, file by file.
+WORKERS ?= 2
 # How many random cuts of outputs it tries on the parsers before.
 CUTS ?= 100000
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
@@ -23,10 +26,10 @@ serve: $(STAMP)
 	$(BIN)/llmkit serve $(MODEL) $(SERVE_ARGS)
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -m "not full"
+	$(PYTEST) -m "not full"
 
 test-full: $(DEV_STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # lm-eval brings much of its own; it gets an environment of its own.
 LM_EVAL_STAMP := .venv-lm-eval/.installed
