@@ -91,8 +91,8 @@ _SCANNING = _in(
     ),
     (
         "what is held back is not flushed",
-        "self._ended(self._text[self._at :], reason)",
-        'self._ended("", reason)',
+        "            self._content(self._text[self._at :])\n",
+        "            pass\n",
     ),
     ("an opener that is cut is content", "elif place.head.may_begin(self._text, at):", "elif False:"),
     (
@@ -138,8 +138,8 @@ _MARKUP = _in(
     ("no arguments are half an object", '"}" if self._keys else "{}"', '"}"'),
     (
         "the second call goes on with the first's arguments",
-        "Signature(self._tools, name), 0",
-        "Signature(self._tools, name), self._keys",
+        "self._signatures.of(name), 0",
+        "self._signatures.of(name), self._keys",
     ),
     (
         "a key's quotes are not escaped",

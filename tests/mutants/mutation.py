@@ -32,14 +32,21 @@ class Mutant:
             made: dict[str, Any] = import_module(module).FORMATS
         return made
 
-    def _load(self) -> None:
+    def source(self) -> str:
+        """The module's, with the fault.
+
+        :raises AssertionError: the text that is replaced is not in it, or more than once.
+        """
         spec = importlib.util.find_spec(self.module)
         assert spec is not None, self.module
         assert spec.origin is not None, self.module
         source = Path(spec.origin).read_text(encoding="utf-8")
         found = source.count(self.old)
         assert found == 1, f"{self.fault}: {self.module} has {self.old!r} {found} times, not once"
-        faulty = importlib.util.spec_from_loader(self.module, _Faulty(source.replace(self.old, self.new)))
+        return source.replace(self.old, self.new)
+
+    def _load(self) -> None:
+        faulty = importlib.util.spec_from_loader(self.module, _Faulty(self.source()))
         assert faulty is not None
         assert faulty.loader is not None
         module = importlib.util.module_from_spec(faulty)

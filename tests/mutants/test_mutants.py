@@ -68,6 +68,13 @@ def test_there_are_ten_of_each(kind: str, table: dict[str, list[Mutant]]) -> Non
         assert len({(mutant.module, mutant.old, mutant.new) for mutant in mutants}) >= 10, name
 
 
+@pytest.mark.parametrize("table", [TOOLS, REASONING], ids=["tool", "reasoning"])
+def test_every_fault_is_one_of_the_source_as_it_is(table: dict[str, list[Mutant]]) -> None:
+    """Those that the usual run leaves out too: a source that changes takes its faults along."""
+    for mutant in {mutant for mutants in table.values() for mutant in mutants}:
+        assert mutant.source()
+
+
 @pytest.mark.parametrize("kind", [pytest.param("tool", marks=pytest.mark.full), "reasoning"])
 def test_what_has_no_fault_passes(kind: str) -> None:
     """So that it is the fault that is caught."""
