@@ -11,6 +11,7 @@ from llmkit.config import PluginConfig
 from llmkit.contracts import AttentionSpec, BackendSpec, LinearEnv, OpsEnv
 from llmkit.plugins import load_plugins
 from llmkit_cpu_paged import plugin
+from llmkit_cpu_paged.linear import missing_fp16
 
 LAYER = AttentionSpec(6, 2, 16, 16, 0.25)
 SPEC = BackendSpec((LAYER,), "float32", "auto", 16, "cpu", False)
@@ -59,7 +60,9 @@ def test_without_numba_auto_takes_the_reference_and_says_why(monkeypatch: pytest
 def test_auto_takes_the_fastest_for_the_dtype(deterministic: bool) -> None:
     registry = load_plugins(PluginConfig()).registry
     env = replace(FP32, deterministic=deterministic)
-    assert registry.usable("linear", env) == ["fp16-weights", "packed", "torch"]
+    # Whether FBGEMM's rows are bit-equal is measured, and differs between CPUs.
+    fastest = ["fp16-weights"] if missing_fp16() is None else []
+    assert registry.usable("linear", env) == [*fastest, "packed", "torch"]
     assert registry.usable("linear", replace(env, dtype="bfloat16")) == ["torch"]
     spec = replace(SPEC, deterministic=deterministic)
     assert registry.choose("attention", "auto", spec).name == "paged-cpu"

@@ -62,7 +62,7 @@ ASKED: dict[str, SamplingParams] = {
     "json": SamplingParams(seed=18, structured=StructuredOutput("json", SCHEMA)),
     "prompt": SamplingParams(temperature=0, prompt_logprobs=1, logprobs=0),
 }
-MOST_TOKENS = 40
+MOST_TOKENS = 56
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ SPECULATED = {
     "ngram": {"speculator": "ngram", "prompt_lookup_min": 1},
     "draft": {"speculator": "draft"},
     "ngram-async": {"speculator": "ngram", "prompt_lookup_min": 1, "async_scheduling": True},
-    "draft-scarce": {"speculator": "draft", "num_gpu_blocks_override": 11, "max_num_seqs": 6},
+    "draft-scarce": {"speculator": "draft", "num_gpu_blocks_override": 9, "max_num_seqs": 6},
 }
 
 
