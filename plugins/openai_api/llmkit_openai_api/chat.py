@@ -38,10 +38,9 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation, whole or as a stream of chunks."""
         unknown.warn(body, ROUTE)
-        _check(body, services)
-        include_usage = wants_usage(body)
         try:
-            choices = await unless_gone(request.receive, _choices(body, request, services))
+            include_usage = wants_usage(body)
+            choices = await unless_gone(request.receive, conversation_choices(body, request, services))
             return await respond(
                 request,
                 choices,
@@ -50,11 +49,53 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
                 include_usage=include_usage,
             )
         except RequestError as error:
-            logprobs = "logprobs" if body.top_logprobs is None else "top_logprobs"
-            name_field(error, body, logprobs=logprobs, max_tokens=_limit(body)[0])
+            name_chat_field(error, body)
             raise
 
     return chat
+
+
+async def conversation_choices(body: ChatRequest, request: Request, services: Services) -> Choices:
+    """What answers a conversation, for any route that has one; not started yet.
+
+    :raises RequestError: the request is wrong; :func:`name_chat_field` puts in the names of its fields.
+    """
+    _check(body, services)
+    params = sampling_params(
+        body,
+        services,
+        max_tokens=_limit(body)[1],
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+    check_stream(body, params)
+    services.generator.check_room(params)
+    asked = read_tools(body.tools, body.tool_choice)
+    parses = body.parse_output is not False
+    if not parses and asked.calls in ("required", "named"):
+        raise RequestError("parse_output is false, and tool_choice asks for a call", param="parse_output")
+    if not parses and body.thinking_token_budget is not None:
+        raise RequestError("parse_output is false, and thinking_token_budget needs it", param="parse_output")
+    prompt = await render(
+        services,
+        body,
+        request,
+        with_tools=bool(asked.tools),
+        with_opening=parses and services.reasoning_parser is not None,
+    )
+    return Choices(
+        services,
+        {"messages": prompt.text},
+        params,
+        request_context(body, request),
+        add_special_tokens=bool(body.add_special_tokens),  # the template writes its own
+        parsing=_parsing(body, asked, prompt.opening) if parses else None,
+    )
+
+
+def name_chat_field(error: RequestError, body: ChatRequest) -> None:
+    """Put in an error about ``body`` what chat calls the field that the front names."""
+    logprobs = "logprobs" if body.top_logprobs is None else "top_logprobs"
+    name_field(error, body, logprobs=logprobs, max_tokens=_limit(body)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,38 +149,6 @@ def _check(body: ChatRequest, services: Services) -> None:
     if _limit(body)[1] == 0:
         name = _limit(body)[0]
         raise RequestError(f"{name} is 0; a chat answer has at least one token", param=name)
-
-
-async def _choices(body: ChatRequest, request: Request, services: Services) -> Choices:
-    params = sampling_params(
-        body,
-        services,
-        max_tokens=_limit(body)[1],
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-    )
-    check_stream(body, params)
-    services.generator.check_room(params)
-    asked = read_tools(body.tools, body.tool_choice)
-    parses = body.parse_output is not False
-    if not parses and asked.calls in ("required", "named"):
-        raise RequestError("parse_output is false, and tool_choice asks for a call", param="parse_output")
-    if not parses and body.thinking_token_budget is not None:
-        raise RequestError("parse_output is false, and thinking_token_budget needs it", param="parse_output")
-    prompt = await render(
-        services,
-        body,
-        request,
-        with_tools=bool(asked.tools),
-        with_opening=parses and services.reasoning_parser is not None,
-    )
-    return Choices(
-        services,
-        {"messages": prompt.text},
-        params,
-        request_context(body, request),
-        add_special_tokens=bool(body.add_special_tokens),  # the template writes its own
-        parsing=_parsing(body, asked, prompt.opening) if parses else None,
-    )
 
 
 def _parsing(body: ChatRequest, asked: ToolsAsked, opening: str) -> Parsing:

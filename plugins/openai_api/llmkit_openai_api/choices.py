@@ -24,7 +24,8 @@ Prompt = str | list[int]
 class Choices:
     """Numbered across prompts: those of the first one, then those of the next.
 
-    Start and iterate once; whoever made it closes it, started or not, which aborts what still runs.
+    Start (or submit) and iterate once; whoever made it closes it, started or not, which aborts what still
+    runs.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Choices:
 
     @property
     def count(self) -> int:
-        """Once :meth:`start` is done."""
+        """Once :meth:`submit` is done."""
         return len(self._places)
 
     @property
@@ -69,11 +70,11 @@ class Choices:
         )
 
     def place(self, index: int) -> int:
-        """Which of the prompts a choice continues; once :meth:`start` is done."""
+        """Which of the prompts a choice continues; once :meth:`submit` is done."""
         return self._places[index]
 
     def prompt_ids(self, index: int) -> Sequence[int]:
-        """The prompt of a choice as the model gets it; once :meth:`start` is done."""
+        """The prompt of a choice as the model gets it; once :meth:`submit` is done."""
         return self._generations[self._places[index]].prompt_ids
 
     async def start(self) -> None:
@@ -83,6 +84,11 @@ class Choices:
         :raises RequestError: one prompt is wrong.
         :raises EngineError: the engine failed or is gone.
         """
+        await self.submit()
+        self._first = await self._next()
+
+    async def submit(self) -> None:
+        """As :meth:`start`, without the wait: for an answer that nobody waits for."""
         self._generator.check_room(self._params, len(self._prompts))
         for name, prompt in self._prompts.items():
             try:
@@ -100,7 +106,6 @@ class Choices:
             self._places += [len(self._generations)] * generation.num_choices
             self._generations.append(generation)
         self._events = Merged([aiter(generation) for generation in self._generations])
-        self._first = await self._next()
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:
         return self
@@ -119,7 +124,7 @@ class Choices:
             await generation.aclose()
 
     async def _next(self) -> tuple[int, Event]:
-        assert self._events is not None, "start comes first"
+        assert self._events is not None, "submit comes first"
         position, (index, event) = await anext(self._events)
         raise_failure(event)
         return self._begins[position] + index, event
