@@ -20,7 +20,7 @@ MODEL = Annotated[
 ]
 
 
-@configurable("model", "cache", "scheduler", "speculation", "parallel", "server", "plugins")
+@configurable("model", "cache", "scheduler", "speculation", "parallel", "server", "observability", "plugins")
 def serve(
     loaded: sources.Loaded,
     model: MODEL = None,

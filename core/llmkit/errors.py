@@ -17,6 +17,7 @@ LlmkitError
 └── EngineError           the engine failed, not the request; 500
     ├── RequestTimeout    it took longer than allowed; 504
     ├── EngineDead        the engine process is gone
+    ├── Sleeping          it gave its memory back until somebody wakes it up; 503
     └── Draining          the server is stopping; 503, with Retry-After
 
 A message names the thing, the value, what is allowed and what to do. The CLI prints it as it is.
@@ -117,6 +118,10 @@ class RequestTimeout(EngineError):
 
 class EngineDead(EngineError):
     """The engine process is gone; requests in flight ended, new ones are refused."""
+
+
+class Sleeping(EngineError):
+    """The engine has given its memory back and takes no requests until it is woken up."""
 
 
 class Draining(EngineError):

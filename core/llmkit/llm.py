@@ -20,15 +20,16 @@ from llmkit.config import sources
 from llmkit.config.flags import needed
 from llmkit.contracts import Parsing, RequestContext, SamplingParams, Tokenizer, read_tools
 from llmkit.engine.client_inproc import InprocClient
-from llmkit.errors import EngineError, RequestError, UsageError
+from llmkit.errors import EngineError, RequestError, Sleeping, UsageError
 from llmkit.frontend.check import check_priority, check_prompt
+from llmkit.frontend.control import check_level, check_order, check_tags
 from llmkit.frontend.fields import check_text, shown, wrong_type
 from llmkit.frontend.grammars import grammar_spec
 from llmkit.frontend.parsing import AnswerParsers, Formats, thinking_of
 from llmkit.frontend.prepare import Prepared, Preparer
 from llmkit.frontend.requests import Attachments, Limits, bad_word_ids, make_requests, truncated
 from llmkit.llm_jobs import Batch, BeamJob, Job, Output, SamplingJob
-from llmkit.messages import CallTarget
+from llmkit.messages import SLEEP_TAGS, CallTarget
 from llmkit.plugins import load_plugins
 
 T = TypeVar("T")
@@ -171,6 +172,40 @@ class LLM:
         """Forget the KV of every earlier prompt."""
         self._call("engine", "reset_prefix_cache")
 
+    def sleep(self, level: int = 1) -> None:
+        """Give memory back until :meth:`wake_up`: of the KV cache (1), of the weights too (2).
+
+        The prefix cache is emptied. On a CPU weights stay where they are at level 1.
+
+        :raises RequestError: there is no such level.
+        """
+        check_level(level)
+        self._call("engine", "sleep", level)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Take memory again, all of it or that of ``tags`` (``weights``, ``kv_cache``).
+
+        :raises RequestError: there is no such tag, or the KV cache would be awake before the weights.
+        :raises EngineError: it failed; it may be tried again.
+        """
+        check_tags(tags)
+        with self._turn:
+            check_order(tags, self._call("engine", "asleep"))
+            self._call("engine", "wake_up", list(tags or SLEEP_TAGS))
+
+    def is_sleeping(self) -> bool:
+        """Whether anything has still to be woken up."""
+        return bool(self._call("engine", "asleep"))
+
+    def start_profile(self) -> None:
+        """:raises EngineError: without ``profiler_dir``, or where one is recorded already."""
+        self._call("engine", "start_profile")
+
+    def stop_profile(self) -> list[str]:
+        """The paths of the traces, one a rank. :raises EngineError: none is recorded."""
+        traces: list[str] = self._call("engine", "stop_profile")
+        return traces
+
     def call_workers(self, method: str, *args: Any) -> list[Any]:
         """Call a method that a plugin registered for the workers; an answer a rank.
 
@@ -198,7 +233,10 @@ class LLM:
     ) -> list[Output]:
         jobs = [self._job(*asked) for asked in zip(prompts, params, contexts, strict=True)]
         with self._turn:
-            return Batch(self._running(), jobs).run()
+            engine = self._running()
+            if engine.call("engine", "asleep"):
+                raise Sleeping("the engine sleeps; wake_up() wakes it up")
+            return Batch(engine, jobs).run()
 
     def _job(self, prompt: _Prompt, params: SamplingParams, context: RequestContext) -> Job:
         check_priority(context.priority, self._policy)

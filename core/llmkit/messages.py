@@ -116,6 +116,11 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     timeout_s: float
 
 
+SLEEP_LEVELS = (1, 2)
+"""1: the KV cache sleeps. 2: the weights too, which are read from the checkpoint again."""
+SLEEP_TAGS = ("weights", "kv_cache")
+"""What sleeps, in the order in which it wakes up."""
+
 CallTarget = Literal["engine", "workers"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmkit import LLM, EngineError, FinishReason, RequestError, SamplingParams, UsageError
+from llmkit import LLM, EngineError, FinishReason, RequestError, SamplingParams, Sleeping, UsageError
 from llmkit.assemble.front import build_front
 from llmkit.config import flags, sources
 from llmkit.fold import FoldedCall, fold_generation
@@ -324,3 +324,24 @@ def test_a_thinking_budget(settings, tmp_path, budget, reasoning, rest):
 def test_tools_that_nobody_could_parse(llm):
     with pytest.raises(RequestError, match="--tool-call-parser"):
         llm.chat([{"role": "user", "content": "hi"}], tools=[WEATHER_TOOL])
+
+
+def test_an_llm_sleeps_and_wakes_up(settings):
+    with LLM(**settings) as llm:
+        (before,) = llm.generate("hello")
+        llm.sleep(level=2)
+        assert llm.is_sleeping()
+        with pytest.raises(Sleeping, match="wake_up"):
+            llm.generate("hello")
+        with pytest.raises(RequestError, match="after"):
+            llm.wake_up(tags=["kv_cache"])
+        llm.wake_up(tags=["weights"])
+        assert llm.is_sleeping()
+        llm.wake_up()
+        assert not llm.is_sleeping()
+        assert llm.generate("hello")[0].token_ids == before.token_ids
+        for wrong in (lambda: llm.sleep(3), lambda: llm.wake_up(["all"])):
+            with pytest.raises(RequestError):
+                wrong()
+        with pytest.raises(EngineError):
+            llm.start_profile()

@@ -29,7 +29,7 @@ class ModelDrafts:
 
     def __init__(self, core: EngineCore, ready: EngineReady, known_ids: int) -> None:
         """``known_ids``: token ids of the model that is drafted for are below it."""
-        self._core = core
+        self.core = core
         self.vocab_size = ready.vocab_size
         self.described = (
             f"{_size(ready.weight_bytes)} of weights, {_size(ready.kv_bytes)} of KV, "
@@ -46,20 +46,20 @@ class ModelDrafts:
         drafts: dict[str, list[int]] = {request.request_id: [] for request in requests}
         for request in requests:
             if self._can_follow(request):
-                self._core.add(self._start(request))
-        while self._core.has_work:
-            step = self._core.step()
+                self.core.add(self._start(request))
+        while self.core.has_work:
+            step = self.core.step()
             for output in step.outputs if step is not None else ():
                 drafts[output.request_id] += output.token_ids
         return list(drafts.values())
 
     @property
     def stats(self) -> EngineStats:
-        return self._core.stats
+        return self.core.stats
 
     def close(self) -> None:
         """Free weights and KV memory; idempotent."""
-        self._core.shutdown()
+        self.core.shutdown()
 
     def _can_follow(self, request: DraftRequest) -> bool:
         if request.most < 1 or len(request.token_ids) >= self._max_model_len:

@@ -86,7 +86,14 @@ def build_engine(
         scheduler: Scheduler = components.create("scheduler", scheduler_choice.name, scheduler_spec)
         undo.pop_all()
     return BuiltEngine(
-        EngineCore(scheduler, executor, grammars, drafter, overlapped=config.scheduler.async_scheduling),
+        EngineCore(
+            scheduler,
+            executor,
+            grammars,
+            drafter,
+            overlapped=config.scheduler.async_scheduling,
+            inner=speculation.engines,
+        ),
         EngineReady(
             max_model_len=planned.max_model_len,
             vocab_size=report.vocab_size,

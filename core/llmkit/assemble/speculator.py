@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from llmkit.assemble.draft import Build, DraftedFor, open_draft
 from llmkit.contracts.speculator import DraftEngine, Speculator, SpeculatorSpec
 from llmkit.contracts.weights import Progress
+from llmkit.engine.core import EngineCore
 from llmkit.errors import UsageError
 from llmkit.messages import Choice
 from llmkit.registry import Registry
@@ -20,6 +21,8 @@ class Speculation:
     choices: tuple[Choice, ...] = ()
     notes: tuple[str, ...] = ()
     """What its models take, for the start-up summary."""
+    engines: tuple[EngineCore, ...] = ()
+    """Of its models."""
 
 
 def make_speculator(
@@ -35,13 +38,15 @@ def make_speculator(
             raise UsageError(f"--draft-model {wanted.draft_model}: nothing drafts; add --speculator draft")
         return Speculation()
     notes: list[str] = []
+    engines: list[EngineCore] = []
 
     def open_named(reference: str) -> DraftEngine:
         engine = open_draft(reference, target, components, build, progress)
         notes.append(f"draft model {reference}: {engine.described}")
+        engines.append(engine.core)
         return engine
 
     spec = SpeculatorSpec(target.config, target.vocab_size, target.max_model_len, open_named)
     choice = components.choose("speculator", wanted.speculator, spec)
     speculator = components.create("speculator", choice.name, spec)
-    return Speculation(speculator, (choice,), tuple(notes))
+    return Speculation(speculator, (choice,), tuple(notes), tuple(engines))

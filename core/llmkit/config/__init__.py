@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from llmkit.config.cache import CacheConfig
 from llmkit.config.model import ModelConfig
+from llmkit.config.observability import ObservabilityConfig
 from llmkit.config.parallel import ParallelConfig
 from llmkit.config.plugins import PluginConfig
 from llmkit.config.scheduler import SchedulerConfig
@@ -23,6 +24,7 @@ class Config:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
     plugins: PluginConfig = field(default_factory=PluginConfig)
 
 
@@ -30,6 +32,7 @@ __all__ = [
     "CacheConfig",
     "Config",
     "ModelConfig",
+    "ObservabilityConfig",
     "ParallelConfig",
     "PluginConfig",
     "SchedulerConfig",

@@ -79,6 +79,15 @@ def sections() -> Mapping[str, type[Any]]:
     return {field.name: types[field.name] for field in dataclasses.fields(Config)}
 
 
+def shown_config(config: Config) -> dict[str, dict[str, Any]]:
+    """Every setting by section, as JSON has it; of secrets only whether there is one."""
+    shown: dict[str, dict[str, Any]] = {}
+    for flag in flags():
+        value = getattr(getattr(config, flag.section), flag.field)
+        shown.setdefault(flag.section, {})[flag.field] = bool(value) if flag.secret else value
+    return shown
+
+
 def needed(config: Config) -> dict[str, str | tuple[str, ...]]:
     """Component kind -> what this configuration asks for, for ``load_plugins``; only kinds it uses."""
     named = {

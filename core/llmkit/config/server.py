@@ -35,6 +35,9 @@ class ServerConfig:
         maximum=86400,
     )
     enable_log_requests: bool = option(False, "log every request's prompt size and parameters")
+    enable_admin_routes: bool = option(
+        False, "serve the routes that change or show the server itself, such as /sleep and /server_info"
+    )
     max_request_bytes: int = option(
         16 << 20, "largest request body", parse=parse_size, minimum=1024, maximum=1 << 30
     )

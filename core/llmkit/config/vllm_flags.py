@@ -176,6 +176,7 @@ _NO_EFFECT = (
     _Group("accesses are logged at --log-level debug only", switches="--disable-uvicorn-access-log"),
     _Group("requests are not logged by default", switches="--disable-log-requests"),
     _Group("statistics are at /metrics", switches="--disable-log-stats"),
+    _Group("every engine can sleep; --enable-admin-routes has the routes", switches="--enable-sleep-mode"),
     _Group("HTTP is parsed by httptools", values="--h11-max-incomplete-event-size --h11-max-header-count"),
 )
 
@@ -223,7 +224,6 @@ _NOT_YET = (
     _Group("nothing tells other servers of what is cached", values="--kv-events-config --ec-transfer-config"),
     _Group(
         "weights stay in the memory of their worker",
-        switches="--enable-sleep-mode",
         values="--cpu-offload-gb --cpu-offload-params --offload-backend",
     ),
     _Group(
@@ -270,8 +270,9 @@ _NOT_YET = (
         switches="--kv-cache-metrics --cudagraph-metrics --enable-mfu-metrics "
         "--enable-layerwise-nvtx-tracing",
         values="--otlp-traces-endpoint --collect-detailed-traces --show-hidden-metrics-for-version "
-        "--profiler-config --kv-cache-metrics-sample",
+        "--kv-cache-metrics-sample",
     ),
+    _Group("use --profiler-dir DIR", values="--profiler-config"),
     _Group("set HF_HOME", values="--download-dir"),
     _Group("set HF_TOKEN", values="--hf-token"),
     _Group("use --hf-overrides", values="--rope-scaling --rope-theta --hf-config-path"),

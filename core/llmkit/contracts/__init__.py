@@ -4,12 +4,14 @@ from llmkit.config import (
     CacheConfig,
     Config,
     ModelConfig,
+    ObservabilityConfig,
     ParallelConfig,
     SchedulerConfig,
     ServerConfig,
     SpeculationConfig,
 )
 from llmkit.config.environment import cache_dir
+from llmkit.config.flags import shown_config
 from llmkit.contracts.attention import (
     AttentionBackend,
     AttentionPlan,
@@ -45,6 +47,7 @@ from llmkit.contracts.connector import (
     KVMover,
     RegisterKVConnector,
 )
+from llmkit.contracts.control import EngineControl
 from llmkit.contracts.executor import Components, Executor, ExecutorSpec, RegisterExecutor
 from llmkit.contracts.grammar import (
     Grammar,
@@ -189,6 +192,7 @@ __all__ = [
     "Drafter",
     "Drafts",
     "EngineClient",
+    "EngineControl",
     "EngineReady",
     "EngineStats",
     "Event",
@@ -235,6 +239,7 @@ __all__ = [
     "ModelSpec",
     "ModelState",
     "NewRow",
+    "ObservabilityConfig",
     "OpName",
     "Ops",
     "OpsEnv",
@@ -319,4 +324,5 @@ __all__ = [
     "listing",
     "nearest",
     "read_tools",
+    "shown_config",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmkit.config import Config
+from llmkit.contracts.control import EngineControl
 from llmkit.contracts.parsers import Parsing
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.events import Event
@@ -216,6 +217,10 @@ class Services(Protocol):
     reasoning_parser: str | None
     concealing_stage: str | None
     """An output stage that takes out what nobody is to read: no route may show token ids or logprobs."""
+
+    control: EngineControl
+    ready: EngineReady
+    """The engine's own account of itself."""
 
     def stats(self) -> EngineStats: ...
     async def reset_prefix_cache(self) -> bool:

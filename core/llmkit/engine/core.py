@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +15,8 @@ from llmkit.contracts.scheduler import Scheduler
 from llmkit.engine.drafts import SpeculativeDrafter
 from llmkit.engine.grammars import GrammarManager
 from llmkit.engine.loops import Loop, OverlappedLoop, PlainLoop
-from llmkit.errors import EngineError
+from llmkit.engine.sleep import Sleep
+from llmkit.errors import EngineError, LlmkitError
 from llmkit.messages import (
     AddRequest,
     Call,
@@ -29,6 +32,9 @@ from llmkit.types import FinishReason
 LOADING_PATIENCE_S = 0.005
 """How long an engine with nothing to do waits for a grammar before it looks for messages again."""
 
+_OWN_CALLS = frozenset({"sleep", "wake_up"})
+"""Workers' methods that only the engine may call, which has to know."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -43,8 +49,11 @@ class EngineCore:
         drafter: SpeculativeDrafter | None = None,
         *,
         overlapped: bool = False,
+        inner: Sequence[EngineCore] = (),
     ) -> None:
-        """``grammars``, whose ``accept`` the scheduler calls, and its ``drafter`` close with the engine."""
+        """``grammars``, whose ``accept`` the scheduler calls, and its ``drafter`` close with the engine.
+        ``inner`` are engines that the drafter drives: they sleep and wake up with this one.
+        """
         self._scheduler = scheduler
         self._executor = executor
         self._grammars = grammars
@@ -53,6 +62,16 @@ class EngineCore:
         self._loop: Loop = loop(scheduler, executor, self._sample_plan)
         self._settled: list[StepOutput] = []
         """Outputs of steps that a call waited for; whatever is given next begins with them."""
+        self._sleep: Sleep = Sleep(scheduler, executor, [core._sleep for core in inner])
+        self._methods: Mapping[str, Callable[..., Any]] = {
+            "reset_prefix_cache": scheduler.reset_prefix_cache,
+            "sleep": self._fall_asleep,
+            "wake_up": self._wake_up,
+            "asleep": lambda: self._sleep.asleep,
+            "start_profile": lambda: executor.call("start_profile"),
+            "stop_profile": lambda: executor.call("stop_profile"),
+        }
+        """What a front may call by name."""
         self._open: set[str] = set()
         self._loading: dict[str, AddRequest] = {}
         """Requests whose grammar or vocabulary is not there yet; the scheduler does not know them."""
@@ -70,6 +89,8 @@ class EngineCore:
 
     def add(self, request: AddRequest) -> list[StepOutput]:
         """Queue a request; one that cannot be queued ends here, with an error output."""
+        if self._sleep.asleep:
+            return [_failed(request.request_id, "the engine sleeps: wake it up first")]
         if request.grammar is None and request.thinking is None:
             return self._queue(request)
         name = request.request_id
@@ -111,19 +132,42 @@ class EngineCore:
         """
         self._settled += self._book(self._loop.settle())
         try:
-            if call.target == "workers":
-                value: Any = self._executor.call(call.method, *call.args)
-            elif call.method == "reset_prefix_cache" and not call.args:
-                value = self._scheduler.reset_prefix_cache()
-            else:
-                return CallAnswer(call.call_id, error=f"the engine has no method {call.method!r}")
+            value = self._method(call)(*call.args)
             msgspec.msgpack.encode(value)
-        except EngineError as error:
+        except LlmkitError as error:
             return CallAnswer(call.call_id, error=str(error))
         except Exception as error:  # noqa: BLE001 - a plugin's method, quarantined: the caller is told
             _log.exception("%s of the %s failed", call.method, call.target)
             return CallAnswer(call.call_id, error=f"{call.method} failed: {type(error).__name__}: {error}")
         return CallAnswer(call.call_id, value)
+
+    def _method(self, call: Call) -> Callable[..., Any]:
+        """:raises EngineError: there is none of this name."""
+        if call.target == "workers":
+            if call.method in _OWN_CALLS:
+                raise EngineError(f"{call.method!r} is a call for the engine, which calls its workers")
+            return functools.partial(self._executor.call, call.method)
+        method = self._methods.get(call.method)
+        if method is None:
+            raise EngineError(f"the engine has no method {call.method!r}")
+        try:
+            inspect.signature(method).bind(*call.args)
+        except TypeError:
+            raise EngineError(f"the engine has no method {call.method!r} for {call.args}") from None
+        return method
+
+    def _fall_asleep(self, level: int) -> list[str]:
+        """:raises EngineError: requests are under way, or the executor cannot."""
+        if self._open:
+            raise EngineError(f"{len(self._open)} requests are under way; the engine sleeps without any")
+        while (stepped := self._loop.turn()) is not None:  # what workers are still to be told
+            self._settled += self._book(stepped)
+        self._sleep.sleep(level)
+        return self._sleep.asleep
+
+    def _wake_up(self, tags: Sequence[str]) -> list[str]:
+        self._sleep.wake_up(tags)
+        return self._sleep.asleep
 
     def fail(self, message: str) -> list[StepOutput]:
         """What is left to give after the engine failed: last outputs of every open request among it."""

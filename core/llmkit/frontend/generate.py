@@ -63,6 +63,7 @@ class FrontGenerator:
         self._policy = config.scheduler.scheduling_policy
         self._logs_requests = config.server.enable_log_requests
         self._closed: Callable[[], EngineError] | None = None
+        self._paused: Callable[[], EngineError] | None = None
 
     @property
     def in_flight(self) -> int:
@@ -72,6 +73,10 @@ class FrontGenerator:
     def close(self, why: Callable[[], EngineError]) -> None:
         """Refuse every request from now on with what ``why`` makes; those in flight go on."""
         self._closed = why
+
+    def pause(self, why: Callable[[], EngineError] | None) -> None:
+        """As :meth:`close`, until it is called with None."""
+        self._paused = why
 
     def check_room(self, params: SamplingParams, prompts: int = 1) -> None:
         """As ``contracts.Generator.check_room``."""
@@ -196,8 +201,9 @@ class FrontGenerator:
         return Deadline(asyncio.get_running_loop().time() + min(allowed), min(allowed))
 
     def _check_open(self) -> None:
-        if self._closed is not None:
-            raise self._closed()
+        closed = self._closed or self._paused
+        if closed is not None:
+            raise closed()
 
 
 def _multiplier(params: SamplingParams) -> str:

@@ -12,6 +12,8 @@ from llmkit.contracts import (
     ChatRenderer,
     Choice,
     EngineClient,
+    EngineControl,
+    EngineReady,
     EngineStats,
     Generator,
     RequestRecord,
@@ -19,6 +21,7 @@ from llmkit.contracts import (
     Tokenizer,
 )
 from llmkit.errors import EngineError
+from llmkit.frontend.control import Door, FrontControl
 from llmkit.frontend.observers import Observers
 from llmkit.frontend.parsing import Formats
 from llmkit.frontend.stages import Stages
@@ -57,6 +60,8 @@ class FrontServices:
     tool_parser: str | None
     reasoning_parser: str | None
     concealing_stage: str | None
+    control: EngineControl
+    ready: EngineReady
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -66,7 +71,7 @@ class FrontServices:
     def complete(
         self,
         front_model: FrontModel,
-        generator: Generator,
+        generator: Door,
         served: ServedModel,
         client: EngineClient,
     ) -> None:
@@ -80,6 +85,9 @@ class FrontServices:
         self.concealing_stage = front_model.stages.concealing
         self.generator = generator
         self.model = served
+        self.control = FrontControl(client, generator, self.config.observability.profiler_dir)
+        assert client.ready is not None, "the engine is ready"
+        self.ready = client.ready
         self._client = client
 
     def stats(self) -> EngineStats:

@@ -14,7 +14,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from llmkit.errors import Draining, EngineDead, EngineError, QueueFull, RequestError, RequestTimeout
+from llmkit.errors import (
+    Draining,
+    EngineDead,
+    EngineError,
+    QueueFull,
+    RequestError,
+    RequestTimeout,
+    Sleeping,
+)
 
 RETRY_AFTER_S = 5
 """What a client is told to wait while the server starts, drains or is down."""
@@ -52,6 +60,8 @@ _REASONS = {
     "string_too_long": "may have a length of at most {max_length}",
 }
 """Pydantic's types of error in our words; others say it in theirs."""
+
+_UNAVAILABLE = {EngineDead: "engine_dead", Draining: "draining", Sleeping: "sleeping"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +101,8 @@ def failure_of(error: RequestError | EngineError) -> Failure:
             return Failure(error.status, str(error), "invalid_request_error", error.param, error.code)
         case RequestTimeout():
             return Failure(504, str(error), "server_error", code="request_timeout")
-        case EngineDead() | Draining():
-            code = "draining" if isinstance(error, Draining) else "engine_dead"
+        case EngineDead() | Draining() | Sleeping():
+            code = _UNAVAILABLE[type(error)]
             return Failure(503, str(error), "server_error", code=code, retry_after_s=RETRY_AFTER_S)
         case _:
             return Failure(500, str(error), "server_error", code="engine_error")
@@ -191,7 +201,7 @@ def _locate(body: Any, error: Mapping[str, Any]) -> tuple[str | None, Any]:
     """
     where, *path = error["loc"]
     if where != "body":
-        return str(path[-1]) if path else str(where), error["input"]
+        return str(path[0]) if path else str(where), error["input"]
     text, value = "", body
     for position, step in enumerate(path):
         last = position == len(path) - 1

@@ -304,6 +304,24 @@ class ExecutorContract:
         with pytest.raises(EngineError, match="no_such_method"):
             driver.executor.call("no_such_method")
 
+    @pytest.mark.parametrize(("level", "tags"), [(1, ["kv_cache"]), (2, ["weights", "kv_cache"])])
+    def test_after_a_sleep_the_same_request_gives_the_same_tokens(
+        self, driver: Driver, level: int, tags: list[str]
+    ) -> None:
+        expected = driver.generate([driver.enter("before", PROMPT, params=RANDOM)], 8)
+        driver.pending_gone.append("before")
+        driver.run([])  # no row stays behind, as the engine sees to
+        for cycle in range(2):
+            driver.executor.call("sleep", level)
+            driver.executor.call("sleep", level)
+            for tag in tags:
+                driver.executor.call("wake_up", [tag])
+            driver.executor.check_health()
+            name = f"after {cycle}"
+            assert driver.generate([driver.enter(name, PROMPT, params=RANDOM)], 8) == expected
+            driver.pending_gone.append(name)
+            driver.run([])
+
     def test_a_failed_step_is_the_futures_exception_and_shows_in_its_health(self, driver: Driver) -> None:
         driver.executor.check_health()
         stranger = Text("stranger", list(PROMPT), len(PROMPT), driver.blocks(8), told=len(PROMPT))

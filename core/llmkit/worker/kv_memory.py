@@ -23,8 +23,9 @@ class BlockMemory:
         self.num_blocks = layout.num_blocks
         self._places = _places(layout, layers)
         shape = (layout.num_blocks, layout.page_bytes)
+        self._maps: list[mmap.mmap] = []
         try:
-            self._slots = tuple(_zeros(shape, device) for _ in range(layout.num_slots))
+            self._slots = tuple(self._zeros(shape, device) for _ in range(layout.num_slots))
         except (OSError, RuntimeError) as failure:
             raise OutOfMemory(
                 f"the KV cache of {layout.total_bytes / 2**30:.2f} GiB cannot be allocated ({failure}); "
@@ -59,6 +60,19 @@ class BlockMemory:
         for slot in self._slots:
             slot[pairs[:, 1]] = slot[pairs[:, 0]]
 
+    def give_back(self) -> None:
+        """Return every page to the machine: blocks read as zeros, and are taken again when written to."""
+        for pages in self._maps:
+            pages.madvise(mmap.MADV_DONTNEED)
+
+    def _zeros(self, shape: tuple[int, int], device: torch.device) -> Tensor:
+        """Zeros that cost no memory until written; page-aligned on a CPU."""
+        if device.type != "cpu":
+            return torch.zeros(shape, dtype=torch.uint8, device=device)
+        pages = mmap.mmap(-1, shape[0] * shape[1], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._maps.append(pages)
+        return torch.frombuffer(pages, dtype=torch.uint8).view(shape)
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -81,12 +95,3 @@ def _places(layout: KVLayout, layers: Sequence[KVCacheSpec]) -> dict[int, _Place
         elif spec.kind != "none" and index not in places:
             raise StartupError(f"attention layer {index} ({spec.kind}) is in no group of the KV layout")
     return places
-
-
-def _zeros(shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Zeros that cost no memory until written; page-aligned on a CPU."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=torch.uint8, device=device)
-    size = shape[0] * shape[1]
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=torch.uint8).view(shape)

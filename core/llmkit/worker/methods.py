@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from llmkit.contracts import Components, Model
-from llmkit.errors import EngineError
+from llmkit.errors import EngineError, PluginError
 from llmkit.text import listing
 
 Method = Callable[..., Any]
@@ -28,11 +28,19 @@ class Methods:
     """Owns a worker's methods by name."""
 
     def __init__(self, own: dict[str, Method]) -> None:
+        self._own = frozenset(own)
         self._methods = dict(own)
 
     def add_plugins(self, components: Components, handle: Handle) -> None:
-        """Make what built-ins and enabled plugins offer."""
+        """Make what built-ins and enabled plugins offer.
+
+        :raises PluginError: one has a name of the worker's own.
+        """
         for name in components.usable("worker_method", None):
+            if name in self._own:
+                raise PluginError(
+                    f"worker method {name!r} is the worker's own; a plugin's needs another name"
+                )
             self._methods[name] = components.create("worker_method", name, handle)
 
     def call(self, name: str, args: Sequence[Any]) -> Any:

@@ -32,16 +32,18 @@ from llmkit.worker.model_draft import prepare_model
 from llmkit.worker.model_runner import ModelRunner, PendingStep
 from llmkit.worker.parts import Parts, choose_parts, resolve_machine
 from llmkit.worker.processors import make_processors
+from llmkit.worker.profile import Profiler
 from llmkit.worker.sampler import Sampler
 from llmkit.worker.sampling_state import SamplingState
+from llmkit.worker.sleep import collected
 from llmkit.worker.warmup import warm_up
 
 
 class Worker:
     """Chooses the parts, holds the weights, the KV memory and the batch, and runs steps.
 
-    Lifetime: ``load`` -> ``allocate`` -> (``execute`` -> ``sample``)... -> ``close``. One thread.
-    Since 0.1.
+    Lifetime: ``load`` -> ``allocate`` -> (``execute`` -> ``sample``)... -> ``close``. Between steps it may
+    sleep and wake up. One thread. Since 0.1.
     """
 
     def __init__(self, spec: ExecutorSpec) -> None:
@@ -52,7 +54,10 @@ class Worker:
         self._runner: ModelRunner | None = None
         self._pending: dict[int, PendingStep] = {}
         self._mover: KVMover | None = None
-        self._methods = Methods({"describe": self._describe})
+        self._layout: KVLayout | None = None
+        self._memory: BlockMemory | None = None
+        self._profiler = Profiler(spec.config.observability.profiler_dir)
+        self._methods = self._own_methods()
 
     @property
     def runner(self) -> ModelRunner:
@@ -94,6 +99,7 @@ class Worker:
             raise EngineError("the worker is to allocate its KV memory before its weights are loaded")
         progress("allocating the KV cache", 0.0)
         memory = BlockMemory(layout, parts.kv_specs, self.machine.torch_device)
+        self._layout, self._memory = layout, memory
         parts.backend.bind(memory)
         self._mover = self._connect(layout, memory)
         limits = self._limits(parts, layout)
@@ -136,9 +142,51 @@ class Worker:
         """Free weights and KV memory; idempotent."""
         if self._mover is not None:
             self._mover.close()
-        self._runner = self._parts = self._mover = None
+        self._runner = self._parts = self._mover = self._memory = None
         self._pending.clear()
-        self._methods = Methods({"describe": self._describe})
+        self._methods = self._own_methods()
+
+    def sleep(self, level: int) -> None:
+        """Give memory back between steps: of the KV pool, at level 2 of the weights too.
+
+        On a CPU the weights are in the host's memory already and stay there at level 1.
+        """
+        if level == 2:
+            with collected():
+                self.close()
+        elif self._memory is not None:
+            self._memory.give_back()
+
+    def wake_up(self, tags: Sequence[str]) -> None:
+        """Take memory again: ``weights`` reads them from the checkpoint as at the start, ``kv_cache`` cuts
+        the pool. What is there already stays.
+
+        :raises EngineError: the KV cache is to be there before the weights. :raises StartupError: the
+            checkpoint cannot be read any more.
+        """
+        if "weights" in tags and self._parts is None:
+            try:
+                self.load(_no_progress)
+            except BaseException:
+                self.close()
+                raise
+        if "kv_cache" in tags and self._runner is None:
+            if self._layout is None:
+                raise EngineError("the worker cannot wake up: it was never allocated")
+            if self._parts is None:
+                raise EngineError("the KV cache cannot wake up before the weights")
+            self.allocate(self._layout, _no_progress)
+
+    def _own_methods(self) -> Methods:
+        return Methods(
+            {
+                "describe": self._describe,
+                "sleep": self.sleep,
+                "wake_up": self.wake_up,
+                "start_profile": self._profiler.start,
+                "stop_profile": self._profiler.stop,
+            }
+        )
 
     def _describe(self) -> dict[str, Any]:
         """Where this worker runs."""
@@ -171,6 +219,10 @@ class Worker:
             max_len=longest,
             block_sizes=tuple(group.spec.block_size for group in layout.groups),
         )
+
+
+def _no_progress(phase: str, fraction: float) -> None:
+    """Nobody looks."""
 
 
 def _load_weights(parts: Parts, progress: Progress) -> None:

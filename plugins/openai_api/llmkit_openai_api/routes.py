@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from llmkit.contracts import Services
-from llmkit_openai_api import chat, completions, models, tokenize
+from llmkit_openai_api import admin, chat, completions, models, tokenize
 from llmkit_openai_api.request import UnknownFields
 
 
@@ -17,4 +17,5 @@ def router(services: Services) -> APIRouter:
     combined.include_router(chat.router(services, unknown))
     combined.include_router(completions.router(services, unknown))
     combined.include_router(tokenize.router(services, unknown))
+    combined.include_router(admin.router(services))
     return combined

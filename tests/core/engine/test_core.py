@@ -146,6 +146,60 @@ def test_calls_are_answered_and_hurt_nobody() -> None:
     assert client.stats.prefix_hits == hit
 
 
+def test_an_engine_sleeps_without_requests_and_takes_none_until_all_is_awake() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    class Sleeper(ScriptedExecutor):
+        def call(self, method: str, *args: object) -> list[object]:
+            asked.append((method, *args))
+            return super().call(method, *args)
+
+    client = InprocClient(EngineCore(make_scheduler(), Sleeper()), READY)
+    client.add(make_request("a", b"hello world", 3))
+    outputs = client.outputs()
+    next(outputs)
+    with pytest.raises(EngineError, match="1 requests are under way"):
+        client.call("engine", "sleep", 1)
+    assert len(list(outputs)) == 2
+    assert client.call("engine", "sleep", 2) == ["weights", "kv_cache"]
+    assert client.call("engine", "sleep", 1) == ["weights", "kv_cache"]
+    client.add(make_request("b", b"hello world", 1))
+    (refused,) = client.outputs()
+    assert "sleeps" in str(refused.error)
+    assert client.call("engine", "wake_up", ["weights"]) == ["kv_cache"]
+    assert client.call("engine", "asleep") == ["kv_cache"]
+    assert client.call("engine", "wake_up", ["weights", "kv_cache"]) == []
+    assert asked == [
+        ("sleep", 2),
+        ("sleep", 1),
+        ("wake_up", ["weights"]),
+        ("wake_up", ["weights", "kv_cache"]),
+    ]
+    with pytest.raises(EngineError, match="for the engine"):
+        client.call("workers", "sleep", 1)
+    client.add(make_request("c", b"hello world", 1))
+    assert [output.cached_tokens for output in client.outputs()] == [0]
+
+
+def test_what_workers_are_still_to_be_told_they_are_told_before_the_sleep() -> None:
+    client = InprocClient(make_core(), READY)
+    client.add(make_request("a", b"hello world", 1))
+    assert next(client.outputs()).finish is not None
+    client.call("engine", "sleep", 2)
+    assert not list(client.outputs())
+    assert client._core.step() is None
+
+
+def test_engines_inside_sleep_and_wake_up_with_theirs() -> None:
+    inner = make_core()
+    core = EngineCore(inner._scheduler, ScriptedExecutor(), inner=[inner])
+    client = InprocClient(core, READY)
+    client.call("engine", "sleep", 1)
+    assert inner._sleep.asleep == ["kv_cache"]
+    client.call("engine", "wake_up", ["kv_cache"])
+    assert inner._sleep.asleep == []
+
+
 def test_a_worker_method_that_fails_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     class Odd(ScriptedExecutor):
         def call(self, method: str, *args: object) -> list[object]:

@@ -108,6 +108,8 @@ class ScriptedEngine:
         self.script: Callable[[AddRequest], Script] = lambda request: Script()
         self.requests: list[AddRequest] = []
         self.calls: list[tuple[Any, ...]] = []
+        self.answers: dict[str, Any] = {"sleep": ["kv_cache"], "wake_up": [], "stop_profile": ["/t/trace"]}
+        """Method -> its answer, or the error it ends with."""
         self.running: set[str] = set()
         self.aborted: list[str] = []
         self.generated = 0
@@ -131,7 +133,10 @@ class ScriptedEngine:
 
     async def call(self, target: str, method: str, *args: Any) -> Any:
         self.calls.append((target, method, *args))
-        return [] if target == "workers" else None
+        answer = self.answers.get(method, [] if target == "workers" else None)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import resource
 
+import psutil
 import pytest
 import torch
 
@@ -72,3 +73,17 @@ def test_more_than_the_machine_can_map_is_an_error_with_the_flag_to_set() -> Non
     layout = KVLayout((KVGroup(spec, (0,)),), num_blocks=1 << 12, num_slots=1, page_bytes=1 << 40)
     with pytest.raises(OutOfMemory, match="--kv-cache-memory-bytes"):
         BlockMemory(layout, (spec,), CPU)
+
+
+def test_pages_given_back_cost_nothing_and_read_as_zeros() -> None:
+    layout = KVLayout((KVGroup(FULL, (0,)),), num_blocks=64, num_slots=1, page_bytes=1 << 20)
+    memory = BlockMemory(layout, (FULL,), CPU)
+    (slot,) = memory.slots
+    view = memory.layer(0)
+    slot.fill_(1)
+    before = psutil.Process().memory_info().rss
+    memory.give_back()
+    assert before - psutil.Process().memory_info().rss > 50 << 20
+    assert not view.any()
+    view[5] = 3
+    assert (memory.slots[0][5, : view.shape[1]] == 3).all(), "who was bound before is bound still"
