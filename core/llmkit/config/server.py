@@ -41,4 +41,10 @@ class ServerConfig:
     max_request_bytes: int = option(
         16 << 20, "largest request body", parse=parse_size, minimum=1024, maximum=1 << 30
     )
+    max_stored_responses: int = option(
+        1000, "responses of /v1/responses that are kept, the newest; 0 keeps none", minimum=0, maximum=1 << 20
+    )
+    max_stored_response_bytes: int = option(
+        256 << 20, "bytes that kept responses may take together", parse=parse_size, minimum=0, maximum=1 << 40
+    )
     log_level: str = option("info", "how much to log", choices=("debug", "info", "warning", "error"))

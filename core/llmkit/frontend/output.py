@@ -7,7 +7,7 @@ same events (``llmkit/fold.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -54,6 +54,8 @@ class OutputPipeline:
         self._reasoning = ReasoningTokens() if parsers is not None and parsers.tells_reasoning else None
         self._stages = stages
         self._called_by_name = parsers is not None and parsers.by_name
+        self._one_by_one = parsers is not None and params.logprobs is not None
+        """Tokens stand next to their text, so that each part of an answer gets its own."""
         self._shows_stop_token = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
         self._awaited = None if params.prompt_logprobs is None else len(prompt_ids) - 1
@@ -76,7 +78,15 @@ class OutputPipeline:
         """The events of one step: its tokens first, ``Finished`` last where the choice ends."""
         assert not self.finished, "an output after the end"
         try:
-            return self._events(output)
+            if not self._one_by_one or len(output.token_ids) < 2:
+                return self._events(output)
+            events: list[Event] = []
+            for part in _single_tokens(output):
+                events += self._events(part)
+                if self.finished:
+                    break
+            self.abort_needed = self.abort_needed and output.finish is None
+            return events
         except StageFailed as failure:
             self.finished, self.abort_needed = True, output.finish is None
             return [Finished(FinishReason.ERROR, error=str(failure))]
@@ -174,6 +184,19 @@ def params_of_choice(params: SamplingParams, choice: int) -> SamplingParams:
     if choice == 0 or params.prompt_logprobs is None:
         return params
     return msgspec.structs.replace(params, prompt_logprobs=None)
+
+
+def _single_tokens(output: StepOutput) -> Iterator[StepOutput]:
+    """As if each token of a step had come in a step of its own."""
+    last = len(output.token_ids) - 1
+    for place, token_id in enumerate(output.token_ids):
+        logprobs = None if output.logprobs is None else output.logprobs[place : place + 1]
+        part = msgspec.structs.replace(output, token_ids=[token_id], logprobs=logprobs)
+        if place < last:
+            part = msgspec.structs.replace(part, finish=None, stop_token=None, error=None, complete=False)
+        if place:
+            part = msgspec.structs.replace(part, prompt_logprobs=None)
+        yield part
 
 
 def _tokens(token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs]) -> Tokens:

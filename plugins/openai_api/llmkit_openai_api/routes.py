@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from llmkit.contracts import Services
 from llmkit_openai_api import admin, chat, completions, models, tokenize
 from llmkit_openai_api.request import UnknownFields
+from llmkit_openai_api.responses import routes as responses
 
 
 def router(services: Services) -> APIRouter:
@@ -16,6 +17,7 @@ def router(services: Services) -> APIRouter:
     combined.include_router(models.router(services))
     combined.include_router(chat.router(services, unknown))
     combined.include_router(completions.router(services, unknown))
+    combined.include_router(responses.router(services, unknown))
     combined.include_router(tokenize.router(services, unknown))
     combined.include_router(admin.router(services))
     return combined
