@@ -56,6 +56,11 @@ class LLM:
         config = sources.load({"model": model, **overrides}, os.environ).config
         plugins = load_plugins(config.plugins, needed(config))
         opened = open_model(config, plugins.registry, _no_progress)
+        if opened.info.pooling is not None:
+            raise UsageError(
+                f"{opened.files.name} embeds or classifies, and LLM generates; use llmkit serve and its"
+                " /v1/embeddings or /pooling"
+            )
         front = open_frontend(config, opened, plugins.registry)
         self.tokenizer: Tokenizer = front.tokenizer
         self._chat = front.chat

@@ -15,6 +15,7 @@ import msgspec
 
 from llmkit.events import PositionLogprobs
 from llmkit.kv import KVCacheSpec
+from llmkit.pooling import Pooled, PoolingParams
 from llmkit.types import FinishReason, SamplingParams
 
 PLACEHOLDER = -1
@@ -80,7 +81,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     """Unsigned 64 bits; with ``choice`` and the position the key of all sampling noise."""
     max_tokens: int
     """Resolved against the context: prompt and output together never pass ``max_model_len``. 0 only
-    with ``prompt_logprobs``: the prompt is computed and nothing follows."""
+    with ``prompt_logprobs`` or ``pooling``: the prompt is computed and nothing follows."""
     eos_ids: tuple[int, ...] = ()
     """Ends of sequence; empty under ``ignore_eos``."""
     choice: int = 0
@@ -102,6 +103,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     grammar: CompiledGrammar | None = None
     thinking: Thinking | None = None
     """Where the answer may have reasoning that a grammar or a budget has to know of."""
+    pooling: PoolingParams | None = None
+    """What the prompt is pooled for; it ends when that is done."""
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
@@ -223,6 +226,8 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     """Those of the next prompt tokens, from the second one on, in order and each once."""
     complete: bool = False
     """Ended with ``STOP`` since only an end token could follow in its grammar: the last token is text."""
+    pooled: Pooled | None = None
+    """With ``finish``, of a request that has ``pooling``."""
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag="outputs"):
@@ -274,6 +279,7 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True):
     bad_words: tuple[tuple[int, ...], ...] = ()
     prompt_logprobs_from: int = 1
     """First prompt position whose logprobs are still wanted, where ``params`` ask for any."""
+    pooling: PoolingParams | None = None
 
 
 class RowPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -340,11 +346,13 @@ class RowResult(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: list[PositionLogprobs] | None = None
     """Of prompt positions ``start + 1`` to ``start + num_tokens`` (within the prompt, from the row's
     ``prompt_logprobs_from`` on), where the request asks."""
+    pooled: Pooled | None = None
+    """With the last token of a prompt that is pooled."""
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What a step sampled: a row for each planned row with ``num_logits > 0`` or with prompt logprobs, in
-    that order."""
+    """What a step sampled: a row for each planned row with ``num_logits > 0``, with prompt logprobs or whose
+    prompt was pooled, in that order."""
 
     step: int
     rows: list[RowResult]

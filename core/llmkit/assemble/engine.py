@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmkit.assemble.draft import DraftedFor
 from llmkit.assemble.grammars import grammar_manager
+from llmkit.assemble.pooling import with_room_for_prompts
 from llmkit.assemble.speculator import make_speculator
 from llmkit.config import Config
 from llmkit.contracts.connector import KVConnector, KVConnectorSpec, KVDirectory
@@ -48,6 +49,7 @@ def build_engine(
     :raises StartupError: the model cannot be served here, in the words of whatever refused.
     """
     check_context(info.context_length, config.model.max_model_len)  # before tables are made that long
+    config = with_room_for_prompts(config, info)
     _register_core(components)
     spec = ExecutorSpec(config, files, info, components, model_hooks)
     choice = components.choose("executor", config.parallel.executor, spec)
@@ -62,6 +64,8 @@ def build_engine(
             model_len=info.context_length,
             max_model_len=config.model.max_model_len,
         )
+        if info.pooling is not None and not planned.layout.groups:
+            planned = _within_a_step(planned, config.scheduler.max_num_batched_tokens)
         directory, connectors = _make_directory(config, planned, components)
         executor.allocate(planned.layout, progress)
         target = DraftedFor(config, planned.layout, planned.max_model_len, report.vocab_size)
@@ -150,6 +154,14 @@ def _make_directory(
     choice = components.choose("connector", name, spec)
     connector: KVConnector = components.create("connector", choice.name, spec)
     return connector.directory(), (choice,)
+
+
+def _within_a_step(planned: PlannedLayout, budget: int) -> PlannedLayout:
+    """The context of a model without KV: its prompts are computed whole."""
+    if budget >= planned.max_model_len:
+        return planned
+    note = f"context {budget}: prompts are computed whole, within --max-num-batched-tokens"
+    return replace(planned, max_model_len=budget, notes=(note,))
 
 
 def _register_core(components: Registry) -> None:

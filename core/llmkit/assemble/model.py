@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmkit.assemble.parsers import open_formats
+from llmkit.assemble.pooling import resolve_runner
 from llmkit.assemble.stages import open_stages
 from llmkit.config import Config
 from llmkit.contracts import (
@@ -60,11 +61,12 @@ def open_model(config: Config, components: Registry, progress: Progress) -> Open
 
     :raises UnknownName: no loader has the name asked for.
     :raises ModelNotFound: nothing is behind the reference. :raises CheckpointError: it is damaged.
+    :raises UsageError: ``--runner`` or ``--pooler-config`` does not go with it.
     """
     files = _resolve(config.model.model, config, components, progress)
     spec = LoaderSpec(files, config.model.hf_overrides or {}, config.model.seed)
     name = components.choose("loader", config.model.load_format, spec).name
-    return OpenedModel(files, _read_info(name, spec, components), name)
+    return OpenedModel(files, resolve_runner(config, _read_info(name, spec, components)), name)
 
 
 def open_frontend(config: Config, opened: OpenedModel, components: Registry) -> FrontModel:

@@ -33,6 +33,14 @@ class ModelConfig:
         parse=parse_context,
         minimum=1,
     )
+    runner: str = option(
+        "auto",
+        "generate text, or pool: embed, classify, score; auto tells by architecture and checkpoint",
+        choices=("auto", "generate", "pooling"),
+    )
+    pooler_config: dict[str, Any] | None = option(
+        None, "JSON: how to pool: pooling_type (CLS, LAST, MEAN), normalize, dimensions"
+    )
     load_format: str = option("auto", "weight format", kind="loader")
     model_impl: str = option("auto", "model implementation", kind="model")
     quantization: str = option("auto", "linear method", kind="linear", aliases=("--linear-method",))

@@ -110,6 +110,8 @@ _SAME = (
     _Group("a registered loader: safetensors, gguf, dummy", values="--load-format"),
     _Group("a registered model implementation", values="--model-impl"),
     _Group("a registered tokenizer", values="--tokenizer-mode"),
+    _Group("no draft", values="--runner"),
+    _Group("pooling_type, normalize and dimensions", values="--pooler-config"),
     _Group("a registered linear method", values="--quantization"),
     _Group("a registered policy", values="--scheduling-policy"),
     _Group("seconds; 30 by default", values="--shutdown-timeout"),
@@ -132,6 +134,7 @@ _SAME = (
 
 _RENAMED = (
     _Group("--quantization", values="-q"),
+    _Group("--pooler-config", values="--override-pooler-config"),
     _Group("--log-level", values="--uvicorn-log-level"),
     _Group("--grammar-backend", values="--guided-decoding-backend"),
     _Group("--speculator", values="--spec-method"),
@@ -235,8 +238,8 @@ _NOT_YET = (
         "--mm-encoder-attn-backend --video-pruning-rate --allowed-local-media-path --allowed-media-domains",
     ),
     _Group(
-        "the model generates; it neither embeds nor classifies",
-        values="--runner --convert --task --pooler-config --override-pooler-config --io-processor-plugin",
+        "--runner pooling embeds with any model, or classifies with the head it has",
+        values="--convert --task --io-processor-plugin",
     ),
     _Group(
         "state-space layers are not served",

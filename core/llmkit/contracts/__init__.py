@@ -67,6 +67,7 @@ from llmkit.contracts.model import (
     ModelParts,
     ModelSpec,
     ModelState,
+    PoolingModel,
     RegisterModel,
     RegisterWorkerMethod,
     StepContext,
@@ -91,6 +92,7 @@ from llmkit.contracts.processors import (
     ProcessorRow,
     RegisterLogitsProcessor,
 )
+from llmkit.contracts.pooling import PooledText, Pooler, PoolingInput
 from llmkit.contracts.scheduler import (
     Accept,
     Drafter,
@@ -110,7 +112,7 @@ from llmkit.contracts.speculator import (
     SpeculatorSpec,
 )
 from llmkit.contracts.stages import OutputStage, RegisterOutputStage, StageMaker
-from llmkit.contracts.tokenizer import RegisterTokenizer, Tokenizer, TokenizerSpec
+from llmkit.contracts.tokenizer import PairTokenizer, RegisterTokenizer, Tokenizer, TokenizerSpec
 from llmkit.contracts.weights import (
     CheckpointInfo,
     LoaderSpec,
@@ -157,6 +159,7 @@ from llmkit.messages import (
     Thinking,
     WorkerReport,
 )
+from llmkit.pooling import Pooled, PoolingParams, PoolingSpec, PoolingTask
 from llmkit.text import held_back, listing, nearest
 from llmkit.tools import CallsMode, ToolsAsked, read_tools
 from llmkit.types import BeamSearch, FinishReason, SamplingParams, StructuredOutput, Tool
@@ -246,10 +249,19 @@ __all__ = [
     "OutputParser",
     "OutputStage",
     "OutputStream",
+    "PairTokenizer",
     "ParallelConfig",
     "ParserHints",
     "ParserSpec",
     "Parsing",
+    "Pooled",
+    "PooledText",
+    "Pooler",
+    "PoolingInput",
+    "PoolingModel",
+    "PoolingParams",
+    "PoolingSpec",
+    "PoolingTask",
     "PositionLogprobs",
     "ProcessorEnv",
     "ProcessorRow",

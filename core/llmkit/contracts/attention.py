@@ -35,7 +35,8 @@ class AttentionSpec:
     """Multiplies q.k before the soft cap."""
     mask: Literal["causal", "bidirectional"] = "causal"
     window: int | None = None
-    """A token sees itself and the ``window - 1`` tokens before it; None sees all."""
+    """A token sees itself and the ``window - 1`` tokens before it, and under a bidirectional mask as many
+    behind it; None sees all."""
     soft_cap: float | None = None
     """``cap * tanh(score / cap)`` before the mask."""
     shares: int | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmkit.config import Config
 from llmkit.contracts.control import EngineControl
 from llmkit.contracts.parsers import Parsing
+from llmkit.contracts.pooling import Pooler
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.events import Event
 from llmkit.messages import AddRequest, CallTarget, EngineReady, EngineStats, StepOutput
@@ -206,6 +207,9 @@ class Services(Protocol):
 
     config: Config
     generator: Generator
+    """Of a model that pools: it tokenizes, and refuses what would generate."""
+    pooler: Pooler | None
+    """None: the model generates."""
     tokenizer: Tokenizer
     chat: ChatRenderer | None
     """None: the model has no chat template."""

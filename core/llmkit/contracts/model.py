@@ -52,6 +52,8 @@ class ModelInput:
     """int64 [tokens]"""
     embeddings: Tensor | None = None
     """[tokens, hidden]"""
+    token_types: Tensor | None = None
+    """int64 [tokens]: 1 in the second text of a pair, else 0; None where no row has a second text."""
 
 
 @dataclass(slots=True)
@@ -101,6 +103,13 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[rows, hidden] -> float32 [rows, vocab_size]``"""
+
+
+class PoolingModel(Model, Protocol):
+    """A model with a head of its own over pooled hidden states. Since 0.1."""
+
+    def pool(self, states: Tensor) -> Tensor:
+        """``[rows, hidden] -> float32 [rows, outputs]``: the head's logits, a row each."""
 
 
 LayerTap = Callable[["Tensor", StepContext], "Tensor | None"]

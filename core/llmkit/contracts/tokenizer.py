@@ -36,6 +36,15 @@ class Tokenizer(Protocol):
         """The exact bytes a token stands for; the UTF-8 of its name for a special token."""
 
 
+class PairTokenizer(Tokenizer, Protocol):
+    """A tokenizer that joins two texts as its model was trained to compare them. Since 0.1."""
+
+    def encode_pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], int | None]:
+        """Ids with the special tokens around and between, and the position from which on tokens are of the
+        second kind; None where the model is not told. The longer text is cut until ``most`` ids are left.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class TokenizerSpec:
     """What a tokenizer is made for. Since 0.1."""

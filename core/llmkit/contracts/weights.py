@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from llmkit.pooling import PoolingSpec
+
 if TYPE_CHECKING:
     from torch import Tensor, dtype
 
@@ -60,15 +62,20 @@ class CheckpointInfo(msgspec.Struct, frozen=True):
     chat_template: str | None = None
     encoding: str = "dense"
     """``dense`` or the quantization, for the start-up summary and refusals."""
+    pooling: PoolingSpec | None = None
+    """Of a loader: what sentence-transformers' files beside the checkpoint say. From then on: how the model
+    pools; None if it generates."""
 
     @property
     def context_length(self) -> int | None:
         """Longest sequence the model was made for, tokens; None where its config does not say."""
+        known = [self.pooling.max_length] if self.pooling is not None else []
         for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
             value = self.config.get(key)
             if isinstance(value, int) and value > 0:
-                return value
-        return None
+                known.append(value)
+                break
+        return min((length for length in known if length is not None), default=None)
 
 
 class WeightRef(Protocol):

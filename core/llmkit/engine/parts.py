@@ -62,8 +62,8 @@ def book(
     prompt_logprobs = None
     if result is not None and request.wants_prompt_logprobs:
         prompt_logprobs = _take_prompt_logprobs(part, result)
-    if end is None and request.num_done >= request.limit:
-        end = FinishReason.LENGTH, None  # nothing was to follow the prompt
+    if end is None and request.num_done >= request.limit:  # nothing was to follow the prompt
+        end = FinishReason.LENGTH if request.source.pooling is None else FinishReason.STOP, None
     if not tokens and prompt_logprobs is None and end is None:
         return None
     reason, stop_token = end or (None, None)
@@ -76,6 +76,7 @@ def book(
         request.num_cached or 0,
         prompt_logprobs=prompt_logprobs,
         complete=whole,
+        pooled=None if result is None else result.pooled,
     )
 
 
@@ -161,6 +162,7 @@ def _new_row(request: Request) -> NewRow:
         plugin_data=source.plugin_data,
         bad_words=source.bad_words,
         prompt_logprobs_from=request.prompt_logprobs_from,
+        pooling=source.pooling,
     )
 
 

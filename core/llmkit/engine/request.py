@@ -68,6 +68,8 @@ class Request:
     """``end_ids``, of which every token is asked for."""
     least: int = field(init=False)
     """Tokens that it has before an end token counts."""
+    whole: bool = field(init=False)
+    """Its prompt is computed in one step and none of it taken from the cache: all hidden states are needed."""
     followed: bool = field(init=False)
     """A grammar or a thinking budget has to know its tokens."""
 
@@ -78,6 +80,7 @@ class Request:
         self.max_tokens = source.max_tokens
         self.num_known = len(self.tokens)
         self.all_ends = frozenset(self.end_ids)
+        self.whole = source.pooling is not None and source.pooling.whole
         self.followed = source.grammar is not None or source.thinking is not None
         self.least = self.num_prompt_tokens + source.params.min_tokens
         if source.params.prompt_logprobs is None:

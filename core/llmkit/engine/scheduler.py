@@ -75,7 +75,8 @@ class ContinuousScheduler:
         most = self._max_model_len - min(request.max_tokens, 1)
         if not 1 <= num_prompt <= most:
             raise ValueError(f"the prompt has {num_prompt} tokens; 1 to {most} leave room to answer")
-        if request.max_tokens < 0 or (not request.max_tokens and request.params.prompt_logprobs is None):
+        prompt_only = request.pooling is not None or request.params.prompt_logprobs is not None
+        if request.max_tokens < 0 or (not request.max_tokens and not prompt_only):
             raise ValueError(f"max_tokens is {request.max_tokens}; without prompt_logprobs it is at least 1")
         entry = Request(
             source=request,
@@ -85,6 +86,9 @@ class ContinuousScheduler:
             tokens=list(request.prompt_ids),
             may_draft=self._drafting is not None and self._drafting.serves(request),
         )
+        entry.whole |= request.pooling is not None and not self.kv.layout.groups
+        if entry.whole and num_prompt > self._budget:
+            raise ValueError(f"the prompt has {num_prompt} tokens; a step holds {self._budget}, and it needs one")
         self._num_added += 1
         self._requests[request.request_id] = entry
         leader = self._requests.get(request.leader) if request.leader is not None else None
@@ -194,7 +198,7 @@ class ContinuousScheduler:
         blocks left then."""
         while True:
             running = self._running.values()
-            decodes = [request for request in running if request.num_known - request.num_computed == 1]
+            decodes = [r for r in running if r.num_known - r.num_computed == 1 and not r.whole]
             if self._overlapped:
                 # A step names what the one before it samples, and no later one.
                 decodes = [request for request in decodes if request.num_awaited < 2]
@@ -239,8 +243,9 @@ class ContinuousScheduler:
         return not self._running or promised + self.kv.needed_to_start(request, hit) <= self.kv.pool.num_free
 
     def _find_hit(self, request: Request) -> PrefixHit:
-        """What need not be computed; with prompt logprobs still due, everything must be."""
-        if request.wants_prompt_logprobs:
+        """What need not be computed; with prompt logprobs still due or all states needed, everything must
+        be."""
+        if request.wants_prompt_logprobs or request.whole:
             return PrefixHit(0, [[] for _ in self.kv.layout.groups], copy=False)
         leader = self._running.get(request.source.leader or "")
         if leader is not None and not request.num_output_tokens:
@@ -261,9 +266,10 @@ class ContinuousScheduler:
                 if request.remaining > 0 and not request.num_awaited
             ]
             parts: list[Part] = []
-            for request, share in self._share(prefills, budget):
+            whole = any(request.whole for request in prefills)
+            for request, share in _in_turn(prefills, budget) if whole else self._share(prefills, budget):
                 count = self.kv.fitting(request, share)
-                if count > 0:
+                if count == share if request.whole else count > 0:
                     parts.append(self._take(request, count))
             if parts or not prefills or not alone or any(self._in_flight.values()):
                 return parts
@@ -362,3 +368,16 @@ class ContinuousScheduler:
             self._gone.append(request.request_id)
         if request.may_draft and self._drafting is not None:
             self._drafting.forget(request)
+
+
+def _in_turn(prefills: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
+    """Tokens for each prompt in the policy's order, where some can only be computed whole: the first one
+    always is, and those behind fill what is left.
+    """
+    shares = []
+    for request in sorted(prefills, key=lambda request: (request.sort_key, request.order)):
+        share = min(budget, request.remaining)
+        if share and (share == request.remaining or not request.whole):
+            shares.append((request, share))
+            budget -= share
+    return shares

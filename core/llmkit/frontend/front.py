@@ -10,10 +10,11 @@ from typing import Literal
 
 from llmkit.config import Config
 from llmkit.contracts import CheckpointInfo, Choice, EngineReady, GrammarSpec, ModelFiles, Progress
-from llmkit.errors import Draining, EngineDead, LlmkitError
+from llmkit.errors import Draining, EngineDead, EngineError, LlmkitError
 from llmkit.frontend.client_mp import OUT_SOCKET, SocketEngineClient
 from llmkit.frontend.engine_process import EngineDirectory, EngineProcess, describe_exit, engine_command
 from llmkit.frontend.generate import FrontGenerator
+from llmkit.frontend.pooling import FrontPooler
 from llmkit.frontend.grammars import GrammarCompiler, grammar_spec
 from llmkit.frontend.prepare import CheckArguments, PrepareHook, Preparer
 from llmkit.frontend.requests import Limits
@@ -25,6 +26,10 @@ LAST_WORDS_S = 0.5
 """After the engine's exit: how long what it sent before may take to arrive."""
 DRAIN_GRACE_S = 5.0
 """Beyond the drain's own time: until an engine that does not end is killed."""
+_POOLS = (
+    "the model {!r} generates no text: it was started as one that embeds or classifies (--runner pooling,"
+    " which auto takes for such models)"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -102,6 +107,7 @@ class Front:
         self._process: EngineProcess | None = None
         self._exit_watch: asyncio.Task[None] | None = None
         self._generator: FrontGenerator | None = None
+        self._pooler: FrontPooler | None = None
 
     @property
     def state(self) -> FrontState:
@@ -138,7 +144,7 @@ class Front:
             assert self._generator is not None
             assert self._life is not None
             self._state = FrontState("draining", "finishing the requests under way")
-            self._generator.close(lambda: Draining("the server is shutting down and takes no new work"))
+            self._close_door(lambda: Draining("the server is shutting down and takes no new work"))
             self._client.drain(timeout_s)
             await asyncio.wait({self._life}, timeout=timeout_s + DRAIN_GRACE_S)
             if not self._life.done():
@@ -215,10 +221,21 @@ class Front:
             self._grammars,
             front_model.formats,
             front_model.stages,
+            refusal=None if model.info.pooling is None else _POOLS.format(model.files.name),
         )
+        if model.info.pooling is not None:
+            self._pooler = FrontPooler(
+                client,
+                front_model.tokenizer,
+                limits,
+                config,
+                self._preparer,
+                model.info.pooling,
+                self.services.observers,
+            )
         self.choices = front_model.choices
         served = served_model(config, model.files.name, model.files.path, ready.max_model_len)
-        self.services.complete(front_model, self._generator, served, client)
+        self.services.complete(front_model, self._generator, served, client, self._pooler)
         self._state = FrontState("ready", "ready")
 
     async def _until_the_engine_ends(self, client: SocketEngineClient, process: EngineProcess) -> None:
@@ -252,18 +269,23 @@ class Front:
                 error.add_note(f"in the engine process:\n{client.failure.detail.rstrip()}")
         return error
 
+    def _close_door(self, why: Callable[[], EngineError]) -> None:
+        """Refuse every request from now on."""
+        for door in (self._generator, self._pooler):
+            if door is not None:
+                door.close(why)
+
     def _die(self, error: LlmkitError) -> None:
         self.error = error
         self.exit_code = error.exit_code
         self._state = FrontState("dead", str(error))
-        if self._generator is not None:
-            self._generator.close(lambda: EngineDead(str(error)))
+        self._close_door(lambda: EngineDead(str(error)))
         self.died.set()
 
     async def _release(self) -> None:
         """Let go of everything; idempotent."""
-        if self._generator is not None and not self.died.is_set():
-            self._generator.close(lambda: Draining("the server has stopped"))
+        if not self.died.is_set():
+            self._close_door(lambda: Draining("the server has stopped"))
         if self._grammars is not None:
             self._grammars.close()
         if self._process is not None:

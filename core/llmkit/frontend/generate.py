@@ -45,8 +45,10 @@ class FrontGenerator:
         grammars: GrammarCompiler | None = None,
         formats: Formats | None = None,
         stages: Stages | None = None,
+        refusal: str | None = None,
     ) -> None:
-        """Without ``grammars``, structured output is refused."""
+        """Without ``grammars``, structured output is refused. ``refusal``: why the model generates nothing."""
+        self._refusal = refusal
         self._formats = formats or Formats(tokenizer)
         self._stages = stages or Stages()
         self._client = client
@@ -81,6 +83,7 @@ class FrontGenerator:
     def check_room(self, params: SamplingParams, prompts: int = 1) -> None:
         """As ``contracts.Generator.check_room``."""
         self._check_open()
+        self._check_generates()
         check_choices(params)
         self._room.check(params.num_sequences * prompts, _multiplier(params))
 
@@ -96,6 +99,7 @@ class FrontGenerator:
         """As ``contracts.Generator.submit``."""
         context = context or RequestContext()
         self._check_open()
+        self._check_generates()
         check_choices(params)
         check_priority(context.priority, self._policy)
         parsers = self._formats.answer(parsing)
@@ -199,6 +203,10 @@ class FrontGenerator:
         if not allowed:
             return None
         return Deadline(asyncio.get_running_loop().time() + min(allowed), min(allowed))
+
+    def _check_generates(self) -> None:
+        if self._refusal is not None:
+            raise RequestError(self._refusal, param="model", code="model_not_supported")
 
     def _check_open(self) -> None:
         closed = self._closed or self._paused

@@ -132,9 +132,6 @@ def make_requests(
     eos_ids = () if params.ignore_eos else limits.eos_ids
     check_writable(attachments.thinking, eos_ids, limits.vocab_size)
     base = uuid.uuid4().hex
-    keys = attachments.cache_keys
-    if limits.isolate_callers:
-        keys = (*keys, (_CALLER, context.caller.encode()))
     first = AddRequest(
         request_id=f"{base}-0",
         prompt_ids=ids,
@@ -145,7 +142,7 @@ def make_requests(
         priority=context.priority,
         arrival_s=time.time(),
         cache_salt=context.cache_salt,
-        cache_keys=keys,
+        cache_keys=caller_keys(attachments, context, limits),
         plugin_data=attachments.plugin_data,
         caller=context.caller,
         bad_words=attachments.bad_words,
@@ -155,6 +152,15 @@ def make_requests(
     if params.beam_search is not None:
         return [first]
     return [first, *_followers(first, params.num_sequences, base)]
+
+
+def caller_keys(
+    attachments: Attachments, context: RequestContext, limits: Limits
+) -> tuple[tuple[str, bytes], ...]:
+    """What tells a request's prefixes from those of others: of hooks, and who asks where that counts."""
+    if not limits.isolate_callers:
+        return attachments.cache_keys
+    return (*attachments.cache_keys, (_CALLER, context.caller.encode()))
 
 
 def _followers(leader: AddRequest, choices: int, base: str) -> list[AddRequest]:

@@ -16,6 +16,7 @@ from llmkit.contracts import (
     EngineReady,
     EngineStats,
     Generator,
+    Pooler,
     RequestRecord,
     ServedModel,
     Tokenizer,
@@ -53,6 +54,7 @@ class FrontServices:
 
     config: Config
     generator: Generator
+    pooler: Pooler | None
     tokenizer: Tokenizer
     chat: ChatRenderer | None
     model: ServedModel
@@ -74,6 +76,7 @@ class FrontServices:
         generator: Door,
         served: ServedModel,
         client: EngineClient,
+        pooler: Pooler | None = None,
     ) -> None:
         """The engine is ready."""
         self.tokenizer = front_model.tokenizer
@@ -84,6 +87,7 @@ class FrontServices:
         self.reasoning_parser = None if formats is None else formats.reasoning_name
         self.concealing_stage = front_model.stages.concealing
         self.generator = generator
+        self.pooler = pooler
         self.model = served
         self.control = FrontControl(client, generator, self.config.observability.profiler_dir)
         assert client.ready is not None, "the engine is ready"

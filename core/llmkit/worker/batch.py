@@ -13,7 +13,9 @@ from torch import Tensor
 
 from llmkit.contracts import NULL_BLOCK, PAD_SLOT, PLACEHOLDER, BatchLayout, ModelInput, NewRow, RowPlan
 from llmkit.errors import EngineError
+from llmkit.pooling import PoolingParams
 from llmkit.worker.logit_rows import LogitRows, PromptRows
+from llmkit.worker.pooler import PooledRow
 from llmkit.worker.sampling_state import SamplingState
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -60,6 +62,8 @@ class StepInputs:
     """Rows that give prompt logprobs, in the plan's order."""
     planned: list[str]
     """Request ids of all rows."""
+    pooled: list[PooledRow]
+    """Rows whose prompt ends in this step and is pooled, in the plan's order."""
 
 
 class Batch:
@@ -80,6 +84,8 @@ class Batch:
         self._num_blocks = [[0] * rows for _ in limits.block_sizes]
         self.plugin_data: dict[str, dict[str, bytes]] = {}
         """Request id -> plugin -> bytes, of the rows that carry any."""
+        self._pooling: dict[str, PoolingParams] = {}
+        """Of the rows that are pooled."""
 
         # Buffers of one step, overwritten by the next.
         self._query_start = np.zeros(rows + 1, np.int32)
@@ -105,6 +111,7 @@ class Batch:
             self._last[slot] = _UNKNOWN
             self._sampling.clear(slot)
             self.plugin_data.pop(request_id, None)
+            self._pooling.pop(request_id, None)
             self._free.append(slot)
 
     def add(self, rows: Iterable[NewRow]) -> None:
@@ -123,6 +130,8 @@ class Batch:
             self._sampling.put(slot, row)
             if row.plugin_data:
                 self.plugin_data[row.request_id] = row.plugin_data
+            if row.pooling is not None:
+                self._pooling[row.request_id] = row.pooling
 
     def sampled(self, step: StepInputs, tokens: Sequence[int]) -> None:
         """Note the last token that each sampled row got, for placeholders to come."""
@@ -162,7 +171,11 @@ class Batch:
             logits, last_tokens = _with_drafts(logits, last_tokens, num_logits[picked])
         return StepInputs(
             layout=layout,
-            model=ModelInput(self._token_ids[: layout.num_tokens], self._positions[: layout.num_tokens]),
+            model=ModelInput(
+                self._token_ids[: layout.num_tokens],
+                self._positions[: layout.num_tokens],
+                token_types=self._token_types(rows, layout),
+            ),
             ranges=self._ranges(rows),
             logit_tokens=torch.from_numpy(last_tokens),
             logits=logits,
@@ -171,7 +184,28 @@ class Batch:
             drafts=[rows[i].drafts for i in picked.tolist()] if drafted else None,
             prompts=self._prompts(rows, slots, layout),
             planned=[row.request_id for row in rows],
+            pooled=self._pooled(rows, slots, layout),
         )
+
+    def _pooled(self, rows: Sequence[RowPlan], slots: IntArray, layout: BatchLayout) -> list[PooledRow]:
+        """Rows that are pooled and whose last known token is in this step."""
+        if not self._pooling:
+            return []
+        known, starts = self._known[slots].tolist(), layout.query_start.tolist()
+        return [
+            PooledRow(row.request_id, starts[index], starts[index + 1], self._pooling[row.request_id])
+            for index, row in enumerate(rows)
+            if row.request_id in self._pooling and row.start + row.num_tokens == known[index]
+        ]
+
+    def _token_types(self, rows: Sequence[RowPlan], layout: BatchLayout) -> Tensor | None:
+        """1 from each row's second text on; None where no row has one."""
+        seconds = [params.second if (params := self._pooling.get(row.request_id)) else None for row in rows]
+        if all(second is None for second in seconds):
+            return None
+        begins = np.array([self._limits.max_len if second is None else second for second in seconds], np.int64)
+        positions = self._positions_np[: layout.num_tokens]
+        return torch.from_numpy((positions >= np.repeat(begins, np.diff(layout.query_start))).astype(np.int64))
 
     def _ranges(self, rows: Sequence[RowPlan]) -> dict[str, tuple[int, int]]:
         """Token ranges of the rows that carry plugin data."""

@@ -18,10 +18,12 @@ from llmkit.contracts import (
     StepResult,
 )
 from llmkit.errors import EngineError
+from llmkit.pooling import Pooled
 from llmkit.worker.batch import Batch, StepInputs
 from llmkit.worker.kv_memory import BlockMemory
+from llmkit.worker.pooler import HiddenPooler
 from llmkit.worker.prompt_logprobs import prompt_logprobs
-from llmkit.worker.results import NOTHING, PromptLogprobs, step_rows
+from llmkit.worker.results import NOTHING, PromptLogprobs, pooled_rows, step_rows
 from llmkit.worker.sampler import Sampler
 from llmkit.worker.token_masks import read_masks
 
@@ -39,6 +41,8 @@ class PendingStep:
     """Request id -> what its prompt tokens in this step are worth, where it asks."""
     failed_loads: list[str] = field(default_factory=list)
     """Requests that a KV connector could not give what it was to."""
+    pooled: dict[str, Pooled | str] = field(default_factory=dict)
+    """Request id -> what its prompt was pooled to; a text is why it could not be."""
 
 
 class ModelRunner:
@@ -53,7 +57,9 @@ class ModelRunner:
         batch: Batch,
         sampler: Sampler,
         mover: KVMover | None = None,
+        pooler: HiddenPooler | None = None,
     ) -> None:
+        """``pooler``: of a model that pools."""
         self.sampler = sampler
         self._model = model
         self._backend = backend
@@ -61,6 +67,7 @@ class ModelRunner:
         self._memory = memory
         self._batch = batch
         self._mover = mover
+        self._pooler = pooler
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> PendingStep:
@@ -82,6 +89,11 @@ class ModelRunner:
         prompts: dict[str, PromptLogprobs] = {}
         if inputs.prompts:
             prompts = prompt_logprobs(inputs.prompts, hidden, self._model.logits, self._model.vocab_size)
+        if inputs.pooled:
+            if self._pooler is None:
+                raise EngineError("the plan pools prompts, but this worker's model generates")
+            pooled = self._pooler.pool(hidden, inputs.pooled)
+            return PendingStep(plan.step, inputs, None, prompts, failed, pooled)
         if not inputs.sampled:
             return PendingStep(plan.step, inputs, None, prompts, failed)
         if len(inputs.logit_tokens) != inputs.layout.num_tokens:
@@ -96,6 +108,8 @@ class ModelRunner:
             raise EngineError(f"step {plan.step} is to be sampled, but step {pending.step} was launched")
         if inputs is None:
             return StepResult(pending.step, [], pending.failed_loads)
+        if pending.pooled:
+            return StepResult(pending.step, pooled_rows(inputs, pending.pooled), pending.failed_loads)
         samples = NOTHING
         if logits is not None:
             masks = None

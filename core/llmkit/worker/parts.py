@@ -25,6 +25,7 @@ from llmkit.contracts import (
 )
 from llmkit.errors import StartupError
 from llmkit.nn import bind_ops
+from llmkit.worker.pooler import HiddenPooler
 
 _UNNAMED_CONTEXT = 2048
 """Positions of a model whose config names no limit: what the engine serves then."""
@@ -54,6 +55,8 @@ class Parts:
     row_invariant: bool
     model_spec: ModelSpec
     choices: tuple[Choice, ...]
+    pooler: HiddenPooler | None = None
+    """Of a model that pools."""
 
 
 def resolve_machine(spec: ExecutorSpec) -> Machine:
@@ -119,6 +122,7 @@ def choose_parts(spec: ExecutorSpec, machine: Machine) -> Parts:
         row_invariant=deterministic,  # operations promise it only then
         model_spec=model_spec,
         choices=tuple(choices),
+        pooler=None if spec.info.pooling is None else HiddenPooler(model, spec.info.pooling, spec.files.root),
     )
 
 

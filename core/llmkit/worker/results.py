@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from llmkit.contracts import RowResult
 from llmkit.events import PositionLogprobs
+from llmkit.pooling import Pooled
 from llmkit.worker.batch import StepInputs
 from llmkit.worker.sampler import Samples
 
@@ -35,6 +36,16 @@ def step_rows(
     if prompts:
         rows = _with_prompts(inputs.planned, rows, prompts)
     return rows, lasts
+
+
+def pooled_rows(inputs: StepInputs, pooled: Mapping[str, Pooled | str]) -> list[RowResult]:
+    """A result for each row that was pooled; a text is why it could not be."""
+    return [
+        RowResult(row.request_id, [], error=result)
+        if isinstance(result := pooled[row.request_id], str)
+        else RowResult(row.request_id, [], pooled=result)
+        for row in inputs.pooled
+    ]
 
 
 def _one(request_id: str, samples: Samples, row: int) -> RowResult:

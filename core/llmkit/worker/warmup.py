@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmkit.contracts import NULL_BLOCK, NewRow, Progress, RowPlan, SamplePlan, SamplingParams, StepPlan
+from llmkit.pooling import PoolingParams
 from llmkit.worker.batch import BatchLimits
 from llmkit.worker.model_runner import ModelRunner
 
@@ -15,8 +16,8 @@ _EVERYTHING = SamplingParams(
 )
 
 
-def warm_up(runner: ModelRunner, limits: BatchLimits, progress: Progress) -> None:
-    """Prefill and decode, one row and several, greedy and sampled.
+def warm_up(runner: ModelRunner, limits: BatchLimits, progress: Progress, *, pooling: bool = False) -> None:
+    """Prefill and decode, one row and several, greedy and sampled; of a model that pools, prefill alone.
 
     All rows have the null block alone, to which nothing is written: the pool stays as it was.
     """
@@ -25,6 +26,9 @@ def warm_up(runner: ModelRunner, limits: BatchLimits, progress: Progress) -> Non
     for done, length in enumerate(lengths):
         progress("warming up", done / len(lengths))
         rows = min(limits.max_rows, _MOST_ROWS) if length == lengths[0] else 1
+        if pooling:
+            _pool(runner, limits, min(rows, max(1, longest // length)), length)
+            continue
         for params in (_GREEDY, _EVERYTHING):
             _run(runner, limits, min(rows, max(1, longest // length)), length, params)
     progress("warming up", 1.0)
@@ -44,4 +48,20 @@ def _run(runner: ModelRunner, limits: BatchLimits, rows: int, length: int, param
     if length + 2 <= limits.max_len:
         plans.insert(2, StepPlan(0, [RowPlan(names[0], length + 1, 1, 1, [0], nothing)], gone=names[1:]))
     for plan in plans:
+        runner.sample(runner.execute(plan), SamplePlan(0))
+
+
+def _pool(runner: ModelRunner, limits: BatchLimits, rows: int, length: int) -> None:
+    """One step of ``rows`` prompts."""
+    names = [f"warm-up {row}" for row in range(rows)]
+    tables = [[NULL_BLOCK] * -(-length // size) for size in limits.block_sizes]
+    nothing: list[list[int]] = [[] for _ in tables]
+    new = [
+        NewRow(name, [0] * length, length, _GREEDY, 0, 0, (), tables, pooling=PoolingParams())
+        for name in names
+    ]
+    for plan in (
+        StepPlan(0, [RowPlan(name, 0, length, 0, [], nothing) for name in names], new=new),
+        StepPlan(0, [], gone=names),
+    ):
         runner.sample(runner.execute(plan), SamplePlan(0))

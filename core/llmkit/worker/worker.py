@@ -74,6 +74,8 @@ class Worker:
         progress("choosing components", 0.0)
         parts = self._parts = choose_parts(self._spec, self.machine)
         _load_weights(parts, progress)
+        if parts.pooler is not None:
+            parts.pooler.load()
         touched = prepare_model(parts.model, parts.model_spec, self._spec.model_hooks)
         handle = Handle(parts.model, parts.model_spec.rank, self.machine.device)
         self._methods.add_plugins(self._spec.components, handle)
@@ -114,8 +116,9 @@ class Worker:
             Batch(limits, state),
             Sampler(state, processed=self._spec.config.model.logprobs_mode == "processed"),
             self._mover,
+            parts.pooler,
         )
-        warm_up(self._runner, limits, progress)
+        warm_up(self._runner, limits, progress, pooling=parts.pooler is not None)
 
     def execute(self, plan: StepPlan) -> None:
         """Apply the plan and run its forward; :meth:`sample` of the same step follows."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llmkit import UnsupportedModel
 from llmkit.contracts import CheckpointInfo, LoaderSpec, WeightRef
 from llmkit_loaders.hf_directory import read_info
+from llmkit_loaders.sentence_files import with_pooling
 
 if TYPE_CHECKING:
     import torch
@@ -35,8 +36,11 @@ class DummyLoader:
 
             info = GgufLoader(self._spec).info()
         else:
-            info = read_info(self._spec.files.root, self._spec.hf_overrides)
-        return CheckpointInfo(info.architecture, info.config, info.generation_config, info.chat_template)
+            root = self._spec.files.root
+            info = with_pooling(read_info(root, self._spec.hf_overrides), root)
+        return CheckpointInfo(
+            info.architecture, info.config, info.generation_config, info.chat_template, pooling=info.pooling
+        )
 
     def weights(self) -> Iterator[WeightRef]:
         """Every parameter of transformers' model of this config, tied ones once.

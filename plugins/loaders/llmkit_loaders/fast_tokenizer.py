@@ -59,6 +59,17 @@ class FastTokenizer:
         ids: list[int] = encoding.ids
         return ids
 
+    def encode_pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], int | None]:
+        """As ``contracts.PairTokenizer``."""
+        encodings = self._backend.encode_batch([first, second], add_special_tokens=False)
+        if most is not None:
+            room = max(0, most - self._backend.num_special_tokens_to_add(is_pair=True))
+            for encoding, length in zip(encodings, _shares([len(e) for e in encodings], room), strict=True):
+                encoding.truncate(length)
+        joined = self._backend.post_process(*encodings, add_special_tokens=True)
+        kinds: list[int] = joined.type_ids
+        return joined.ids, kinds.index(1) if 1 in kinds else None
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Bytes that are no UTF-8 become U+FFFD; ids beyond the vocabulary decode to nothing."""
         known = [i for i in ids if 0 <= i < self.vocab_size]
@@ -84,6 +95,13 @@ class FastTokenizer:
     def _id_of(self, name: str) -> int | None:
         token = self.special_tokens.get(name)
         return None if token is None else self._backend.token_to_id(token)
+
+
+def _shares(lengths: Sequence[int], room: int) -> tuple[int, int]:
+    """How much of two texts is kept: all of the shorter one, as far as half of the room."""
+    first, second = lengths
+    kept = min(second, max(room // 2, room - first))
+    return min(first, room - kept), kept
 
 
 def open_tokenizer(spec: TokenizerSpec) -> FastTokenizer:

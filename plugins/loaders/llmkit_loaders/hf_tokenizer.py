@@ -34,6 +34,13 @@ class SlowTokenizer:
         """Special tokens spelt out in ``text`` become their ids."""
         return list(self._inner.encode(text, add_special_tokens=add_special_tokens))
 
+    def encode_pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], int | None]:
+        """As ``contracts.PairTokenizer``."""
+        cut: dict[str, Any] = {} if most is None else {"truncation": "longest_first", "max_length": most}
+        joined = self._inner(first, second, return_token_type_ids=True, **cut)
+        kinds = list(joined["token_type_ids"])
+        return list(joined["input_ids"]), kinds.index(1) if 1 in kinds else None
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Bytes that are no UTF-8 become U+FFFD; ids beyond the vocabulary decode to nothing."""
         known = [i for i in ids if 0 <= i < self.vocab_size]

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from llmkit import CheckpointError
 from llmkit.contracts import CheckpointInfo, LoaderSpec, WeightRef
 from llmkit_loaders.hf_directory import read_info, read_json
+from llmkit_loaders.sentence_files import with_pooling
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ class SafetensorsLoader:
         info = read_info(self._spec.files.root, self._spec.hf_overrides)
         for path in _shards(self._spec.files.root):
             _open(path, "numpy")  # checks header and size, reads no tensor
-        return info
+        return with_pooling(info, self._spec.files.root)
 
     def weights(self) -> Iterator[WeightRef]:
         """Every tensor once, file after file in the order of its bytes.

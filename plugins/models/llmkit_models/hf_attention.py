@@ -95,7 +95,8 @@ class _Call:
 class _Recorder:
     """Notes every attention call of one forward on the meta device."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bidirectional: bool) -> None:
+        self._bidirectional = bidirectional
         self.calls: list[_Call] = []
 
     def attend(
@@ -111,8 +112,9 @@ class _Recorder:
         if strange:
             raise UnsupportedModel(f"it passes {listing(strange)} to attention, which no backend here knows")
         causal = arguments.get("is_causal")
-        if not (getattr(module, "is_causal", True) if causal is None else causal):
-            raise UnsupportedModel("its attention is not causal")
+        causal = getattr(module, "is_causal", True) if causal is None else causal
+        if not causal and not self._bidirectional:
+            raise UnsupportedModel("its attention is not causal, so that it cannot generate")
         scale = arguments.get("scaling")
         soft_cap = arguments.get("softcap")
         window = arguments.get("sliding_window")
@@ -122,6 +124,7 @@ class _Recorder:
             head_size=q.shape[3],
             head_size_v=v.shape[3],
             scale=q.shape[3] ** -0.5 if scale is None else float(scale),
+            mask="causal" if causal else "bidirectional",
             window=None if window is None else int(window),
             soft_cap=None if soft_cap is None else float(soft_cap),
         )
@@ -129,13 +132,16 @@ class _Recorder:
         return q.new_empty(1, q.shape[2], q.shape[1], v.shape[3])
 
 
-def describe(model: nn.Module, body: nn.Module, num_layers: int) -> tuple[_Call, ...]:
+def describe(
+    model: nn.Module, body: nn.Module, num_layers: int, *, bidirectional: bool = False
+) -> tuple[_Call, ...]:
     """Run ``body`` of the meta-device ``model`` once; one call for each attention layer, in order.
 
+    ``bidirectional``: layers may attend both ways.
     :raises UnsupportedModel: layers that do not go through the registry once each, or want what a backend
         cannot give.
     """
-    recorder = _Recorder()
+    recorder = _Recorder(bidirectional=bidirectional)
     for module in model.modules():
         setattr(module, _SITE, recorder)
     ids = torch.zeros(1, 3, dtype=torch.long, device="meta")

@@ -55,9 +55,12 @@ def load(
     on_weight: Callable[[WeightRef], None],
     dtype: torch.dtype,
     device: str,
+    *,
+    without_head: bool = False,
 ) -> None:
     """Fill ``model`` and put every linear layer into the hands of ``method``.
 
+    ``without_head``: the checkpoint may have a head that the model has not.
     :raises CheckpointError: a weight is missing, left over or of the wrong shape.
     """
     _check_methods(model)
@@ -71,7 +74,7 @@ def load(
         hf_linear.replace(model, name, method, refs["weight"], refs.get("bias"))
         for ref in refs.values():
             on_weight(ref)
-    _load_rest(model, rest, mapping, dtype, device)
+    _load_rest(model, rest, mapping, dtype, device, without_head=without_head)
     hf_linear.replace_loaded(model, method)
 
 
@@ -137,7 +140,13 @@ class _Targets:
 
 
 def _load_rest(
-    model: PreTrainedModel, rest: dict[str, _Lazy], mapping: list[Any], dtype: torch.dtype, device: str
+    model: PreTrainedModel,
+    rest: dict[str, _Lazy],
+    mapping: list[Any],
+    dtype: torch.dtype,
+    device: str,
+    *,
+    without_head: bool,
 ) -> None:
     """The way of ``from_pretrained``, which also computes buffers such as rope's frequencies."""
     config = LoadStateDictConfig(dtype=dtype, device_map={"": device}, weight_mapping=mapping)
@@ -148,7 +157,7 @@ def _load_rest(
     model._adjust_missing_and_unexpected_keys(info)  # forgets what the model may do without
     complain(
         missing=info.missing_keys - tied,
-        left_over=info.unexpected_keys,
+        left_over=() if without_head else info.unexpected_keys,
         wrong=[f"{name} is {list(got)}, not {list(want)}" for name, got, want in info.mismatched_keys],
     )
     if info.conversion_errors:

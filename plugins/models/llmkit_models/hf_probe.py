@@ -33,7 +33,7 @@ class Runs(Protocol):
     """What the probe does with a model."""
 
     def run(self, inputs: ModelInput, ctx: StepContext) -> Tensor:
-        """Through our attention: logits ``[tokens, vocab]``."""
+        """Through our attention: what the model gives in the end, for each token or each sequence."""
 
     @property
     def window(self) -> int | None:
@@ -41,14 +41,21 @@ class Runs(Protocol):
 
     def run_own(self, ids: Tensor, window: int | None) -> Tensor:
         """One sequence through the model's own forward and eager attention, the config's window replaced
-        by this one: logits."""
+        by this one: what :meth:`run` gives."""
 
 
 def probe(
-    model: Runs, specs: Sequence[AttentionSpec], vocab_size: int, dtype: torch.dtype, device: str
+    model: Runs,
+    specs: Sequence[AttentionSpec],
+    vocab_size: int,
+    dtype: torch.dtype,
+    device: str,
+    *,
+    avoid: int | None = None,
 ) -> None:
     """Run two short sequences apart, packed, and one of them the model's own way.
 
+    ``avoid`` is a token that would change which tokens the model looks at, such as padding.
     Every window, the config's and those the layers passed, is shortened by the same amount, so that
     the sequences are longer.
 
@@ -58,6 +65,8 @@ def probe(
     lengths = list(_LENGTHS)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, vocab_size, (sum(lengths),), generator=generator).to(device)
+    if avoid is not None:
+        ids[ids == avoid] = (avoid + 1) % vocab_size
     positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
     packed = _run(model, specs, ids, positions, lengths)
     parts: list[Tensor] = []
@@ -149,7 +158,7 @@ class _PackedAttention:
 
 
 def _attend(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Plain causal attention over one sequence, ``[tokens, heads, size]`` each."""
+    """Plain attention over one sequence, ``[tokens, heads, size]`` each."""
     repeat = spec.num_heads // spec.num_kv_heads
     k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
     scores = torch.einsum("qhd,khd->hqk", q, k) * spec.scale
@@ -157,7 +166,9 @@ def _attend(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
     distance = torch.arange(len(q), device=q.device)
     distance = distance[:, None] - distance[None, :]
-    hidden = distance < 0 if spec.window is None else (distance < 0) | (distance >= spec.window)
+    hidden = distance < 0 if spec.mask == "causal" else torch.zeros_like(distance, dtype=torch.bool)
+    if spec.window is not None:
+        hidden |= distance.abs() >= spec.window
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
 
 

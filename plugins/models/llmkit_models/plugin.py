@@ -37,6 +37,8 @@ def make_transformers(spec: ModelSpec, parts: ModelParts, options: Any) -> Model
 def refuses_native(spec: ModelSpec) -> str | None:
     if spec.world != 1:
         return "it runs on one rank"
+    if spec.info.pooling is not None:
+        return "it generates; it neither embeds nor classifies"
     return unsupported(spec.info.architecture, spec.info.config)
 
 

@@ -32,8 +32,12 @@ from llmkit_models.hf_probe import probe
 def make(spec: ModelSpec, parts: ModelParts, options: Any) -> TransformersModel:
     """:raises UnsupportedModel: by name, with what about it cannot be served."""
     hf_attention.register()
+    if spec.info.pooling is not None:
+        from llmkit_models.hf_pooling import PoolingTransformersModel as Kind
+    else:
+        Kind = TransformersModel
     try:
-        return TransformersModel(spec, parts)
+        return Kind(spec, parts)
     except UnsupportedModel as error:
         raise _unsupported(spec, error) from error
 
@@ -46,19 +50,24 @@ class TransformersModel:
     and scales behind the head are the model's.
     """
 
+    _bidirectional = False
+    """Whether layers may attend both ways."""
+
     def __init__(self, spec: ModelSpec, parts: ModelParts) -> None:
         self._spec = spec
         self._method = parts.linear
         self._dtype: torch.dtype = getattr(torch, spec.dtype)
         self._step = hf_attention.CurrentStep()
-        self._model = _build(spec, self._dtype)
-        self._body = _decoder(self._model)
+        self._model = self._build()
+        self._body = self._find_body()
         config = self._model.config.get_text_config()
         num_layers = self._num_layers = int(config.num_hidden_layers)
         if spec.world != 1 or spec.layers not in ((0, num_layers), (0, 0)):
             raise UnsupportedModel("it runs whole, on one rank")
         with _describable(self._model):
-            calls = hf_attention.describe(self._model, self._body, num_layers)
+            calls = hf_attention.describe(
+                self._model, self._body, num_layers, bidirectional=self._bidirectional
+            )
         hf_attention.check_windows(calls, config)
         hf_attention.attach(calls, self._step, self._dtype, spec.device)
         self.attention = tuple(call.spec for call in calls)
@@ -91,25 +100,23 @@ class TransformersModel:
 
     def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
         hf_load.load(self._model, self._method, weights, on_weight, self._dtype, self._spec.device)
-        self._tail = _with_body(self._model, self._stand_in)
+        self._tail = with_body(self._model, self._body, self._stand_in)
+        self._finish_load()
+
+    def _finish_load(self, avoid: int | None = None) -> None:
+        """:raises UnsupportedModel: it does not do through our attention what it does through its own."""
         for rotary, _ in _length_dependent(self._model):
             rotary.rope_type = "default"
         try:
-            probe(self, self.attention, self.vocab_size, self._dtype, self._spec.device)
+            probe(self, self.attention, self.vocab_size, self._dtype, self._spec.device, avoid=avoid)
         except UnsupportedModel as error:
             raise _unsupported(self._spec, error) from error
 
     @torch.inference_mode()
     def forward(self, inputs: ModelInput, ctx: StepContext, state: ModelState | None) -> ModelState:
-        given: dict[str, Tensor]
-        if inputs.embeddings is not None:
-            given = {"inputs_embeds": inputs.embeddings.unsqueeze(0)}
-        else:
-            assert inputs.token_ids is not None
-            given = {"input_ids": inputs.token_ids.unsqueeze(0)}
         self._step.ctx = ctx
         try:
-            output = self._body(**given, position_ids=inputs.positions.unsqueeze(0), use_cache=False)
+            output = self._body(**self._arguments(inputs), use_cache=False)
         finally:
             self._step.ctx = None
         self._stand_in.kind = type(output)
@@ -124,6 +131,30 @@ class TransformersModel:
         logits: Tensor = output.logits
         return logits[0].float()
 
+    def _build(self) -> PreTrainedModel:
+        """On the meta device. :raises UnsupportedModel: it is no causal language model."""
+        config = read_config(self._spec)
+        if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", False):
+            raise UnsupportedModel("its attention is not causal")
+        model = build(self._spec, AutoModelForCausalLM, config, self._dtype)
+        if type(model).__name__ != self._spec.info.architecture:
+            raise UnsupportedModel(f"as a causal language model transformers builds {type(model).__name__}")
+        if _decoder(model) is model:
+            raise UnsupportedModel("its body cannot be told from its head")
+        return model
+
+    def _find_body(self) -> nn.Module:
+        """The part that turns tokens into hidden states."""
+        return _decoder(self._model)
+
+    def _arguments(self, inputs: ModelInput) -> dict[str, Tensor]:
+        """Of the body's forward."""
+        positions = {"position_ids": inputs.positions.unsqueeze(0)}
+        if inputs.embeddings is not None:
+            return {"inputs_embeds": inputs.embeddings.unsqueeze(0), **positions}
+        assert inputs.token_ids is not None
+        return {"input_ids": inputs.token_ids.unsqueeze(0), **positions}
+
     def run(self, inputs: ModelInput, ctx: StepContext) -> Tensor:
         """For the probe: logits of every token."""
         return self.logits(self.forward(inputs, ctx, None).hidden)
@@ -136,7 +167,11 @@ class TransformersModel:
 
     @torch.inference_mode()
     def run_own(self, ids: Tensor, window: int | None) -> Tensor:
-        """For the probe: the model's own forward with eager attention and this window."""
+        """For the probe: logits of the model's own forward with eager attention and this window."""
+        logits: Tensor = self._own_output(ids, window).logits
+        return logits[0].float()
+
+    def _own_output(self, ids: Tensor, window: int | None) -> Any:
         config, kept = self._model.config.get_text_config(), self.window
         self._model.set_attn_implementation("eager")
         if kept is not None:
@@ -147,8 +182,7 @@ class TransformersModel:
             if kept is not None:
                 config.sliding_window = kept
             self._model.set_attn_implementation(hf_attention.NAME)
-        logits: Tensor = output.logits
-        return logits[0].float()
+        return output
 
 
 def _layers(body: nn.Module, count: int) -> nn.ModuleList:
@@ -171,29 +205,28 @@ class _StandIn(nn.Module):
         return self.kind(last_hidden_state=self.hidden)
 
 
-def _build(spec: ModelSpec, dtype: torch.dtype) -> PreTrainedModel:
-    config = _config(spec)
-    if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", False):
-        raise UnsupportedModel("its attention is not causal")
+def build(
+    spec: ModelSpec, maker: type[Any], config: PretrainedConfig, dtype: torch.dtype
+) -> PreTrainedModel:
+    """What ``maker``, one of transformers' AutoModels, makes of a config, on the meta device.
+
+    :raises UnsupportedModel: in transformers' words.
+    """
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": hf_attention.NAME}
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            model: PreTrainedModel = maker.from_config(
                 config, trust_remote_code=spec.trust_remote_code, **options
             )
     except (ValueError, TypeError, AttributeError, KeyError, ImportError) as error:
         if error.args == (hf_attention.NAME,):  # a table of attention classes of the model's own
             raise UnsupportedModel("it does not take its attention from transformers' registry") from error
         raise UnsupportedModel(f"transformers cannot build it: {error}") from error
-    if type(model).__name__ != spec.info.architecture:
-        raise UnsupportedModel(f"as a causal language model transformers builds {type(model).__name__}")
-    if _decoder(model) is model:
-        raise UnsupportedModel("its body cannot be told from its head")
     model.train(False)
     return model
 
 
-def _config(spec: ModelSpec) -> PretrainedConfig:
+def read_config(spec: ModelSpec) -> PretrainedConfig:
     """From the checkpoint's own entries; nothing is fetched."""
     entries = dict(spec.info.config)
     if spec.trust_remote_code and "auto_map" in entries:
@@ -226,9 +259,8 @@ def _decoder(model: PreTrainedModel) -> nn.Module:
     return decoder
 
 
-def _with_body(model: PreTrainedModel, stand_in: nn.Module) -> nn.Module:
-    """The same causal LM, weights shared, with another body."""
-    body = _decoder(model)
+def with_body(model: PreTrainedModel, body: nn.Module, stand_in: nn.Module) -> nn.Module:
+    """The same model, weights shared, with another body."""
     path = next(name for name, module in model.named_modules() if module is body).split(".")
     return _replaced(model, path, stand_in)
 
@@ -270,4 +302,4 @@ def _unsupported(spec: ModelSpec, error: UnsupportedModel) -> UnsupportedModel:
     return UnsupportedModel(f"--model-impl transformers cannot run {spec.info.architecture}: {error}")
 
 
-__all__ = ["TransformersModel", "make"]
+__all__ = ["TransformersModel", "build", "make", "read_config", "with_body"]

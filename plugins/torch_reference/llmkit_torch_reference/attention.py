@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from llmkit.contracts import (
     AttentionPlan,
@@ -110,15 +111,12 @@ class ReferenceBackend:
             first, last = int(layout.query_start[row]), int(layout.query_start[row + 1])
             if first == last:
                 continue
-            if cached:
-                end = int(layout.seq_lens[row])
-                start = max(0, end - (last - first) - spec.window + 1) if spec.window else 0
-                keys, values = self._read(layer, plan, row, start, end)
-            else:
-                assert inputs.k is not None
-                assert inputs.v is not None
-                start, end = 0, last - first
-                keys, values = inputs.k[first:last], inputs.v[first:last]
+            if not cached:
+                out[first:last] = _uncached(inputs, first, last, spec)
+                continue
+            end = int(layout.seq_lens[row])
+            start = max(0, end - (last - first) - spec.window + 1) if spec.window else 0
+            keys, values = self._read(layer, plan, row, start, end)
             out[first:last] = _attention(inputs.q[first:last], keys, values, start, end, spec)
 
     def _store(self, inputs: LayerInputs, plan: ReferencePlan) -> None:
@@ -140,6 +138,22 @@ class ReferenceBackend:
         ]
 
 
+def _uncached(inputs: LayerInputs, first: int, last: int, spec: AttentionSpec) -> Tensor:
+    """Tokens ``first`` to ``last`` attend to each other; torch's own kernel where it knows the kind."""
+    assert inputs.k is not None
+    assert inputs.v is not None
+    q, k, v = inputs.q[first:last], inputs.k[first:last], inputs.v[first:last]
+    if spec.soft_cap is not None or spec.window is not None:
+        return _attention(q, k, v, 0, last - first, spec)
+    heads = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
+    return F.scaled_dot_product_attention(
+        *heads,
+        is_causal=spec.mask == "causal",
+        scale=spec.scale,
+        enable_gqa=spec.num_heads != spec.num_kv_heads,
+    )[0].transpose(0, 1)
+
+
 def _attention(q: Tensor, keys: Tensor, values: Tensor, start: int, end: int, spec: AttentionSpec) -> Tensor:
     """The last ``len(q)`` of positions below ``end`` attend over positions ``start`` to ``end``.
 
@@ -158,5 +172,6 @@ def _attention(q: Tensor, keys: Tensor, values: Tensor, start: int, end: int, sp
         visible &= key_positions <= positions
     if spec.window is not None:
         visible &= key_positions > positions - spec.window
+        visible &= key_positions < positions + spec.window
     weights = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
     return torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)

