@@ -19,7 +19,7 @@ class PoolingSpec(msgspec.Struct, frozen=True):
 
     type: PoolingType
     head: Head = "none"
-    """``none``: it embeds. ``sequence``: a head classifies the pooled state; ``token``: that of every token."""
+    """``none``: it embeds. ``sequence``: a head classifies the pooled state; ``token``: each token's."""
     normalize: bool = True
     """Embeddings have length 1 unless a request says otherwise."""
     activation: Activation = "none"

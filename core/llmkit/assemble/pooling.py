@@ -57,7 +57,8 @@ def _pools(info: CheckpointInfo) -> bool:
 
 def _by_architecture(info: CheckpointInfo) -> PoolingSpec:
     """What an architecture says by itself."""
-    head = next((head for ending, head in _HEADS.items() if info.architecture.endswith(ending)), "none")
+    heads = [head for ending, head in _HEADS.items() if info.architecture.endswith(ending)]
+    head: Head = heads[0] if heads else "none"
     config = info.config
     return PoolingSpec(
         type=_default_type(config, info.architecture, head),
@@ -70,8 +71,8 @@ def _by_architecture(info: CheckpointInfo) -> PoolingSpec:
 
 
 def _default_type(config: Mapping[str, Any], architecture: str, head: Head) -> PoolingType:
-    """Causal models say it all in the last token; of encoders a head looks at the first one, unless the config
-    has it look at all (ModernBERT)."""
+    """Causal models say it all in the last token; encoders in the first one, unless a head is to look at
+    all of them (ModernBERT)."""
     if _is_causal(config, architecture):
         return "last"
     if head == "none":

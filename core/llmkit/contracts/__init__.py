@@ -85,6 +85,7 @@ from llmkit.contracts.parsers import (
     RegisterToolParser,
     ToolFormat,
 )
+from llmkit.contracts.pooling import PooledText, Pooler, PoolingInput
 from llmkit.contracts.processors import (
     BatchChange,
     LogitsProcessor,
@@ -92,7 +93,6 @@ from llmkit.contracts.processors import (
     ProcessorRow,
     RegisterLogitsProcessor,
 )
-from llmkit.contracts.pooling import PooledText, Pooler, PoolingInput
 from llmkit.contracts.scheduler import (
     Accept,
     Drafter,

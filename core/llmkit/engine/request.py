@@ -69,7 +69,7 @@ class Request:
     least: int = field(init=False)
     """Tokens that it has before an end token counts."""
     whole: bool = field(init=False)
-    """Its prompt is computed in one step and none of it taken from the cache: all hidden states are needed."""
+    """All hidden states of its prompt are needed: it is computed in one step, and none of it is cached."""
     followed: bool = field(init=False)
     """A grammar or a thinking budget has to know its tokens."""
 

@@ -88,7 +88,9 @@ class ContinuousScheduler:
         )
         entry.whole |= request.pooling is not None and not self.kv.layout.groups
         if entry.whole and num_prompt > self._budget:
-            raise ValueError(f"the prompt has {num_prompt} tokens; a step holds {self._budget}, and it needs one")
+            raise ValueError(
+                f"the prompt has {num_prompt} tokens; a step holds {self._budget}, and it needs one"
+            )
         self._num_added += 1
         self._requests[request.request_id] = entry
         leader = self._requests.get(request.leader) if request.leader is not None else None
@@ -231,7 +233,8 @@ class ContinuousScheduler:
             promised += self.kv.outstanding(head)
             if head.num_cached is None:
                 head.num_cached = hit.num_tokens
-                count_hit(self._totals, head.num_prompt_tokens, hit, connected=self._connected)
+                if not head.whole:
+                    count_hit(self._totals, head.num_prompt_tokens, hit, connected=self._connected)
         return copies
 
     def _promised(self) -> int:

@@ -14,8 +14,8 @@ from llmkit.errors import Draining, EngineDead, EngineError, LlmkitError
 from llmkit.frontend.client_mp import OUT_SOCKET, SocketEngineClient
 from llmkit.frontend.engine_process import EngineDirectory, EngineProcess, describe_exit, engine_command
 from llmkit.frontend.generate import FrontGenerator
-from llmkit.frontend.pooling import FrontPooler
 from llmkit.frontend.grammars import GrammarCompiler, grammar_spec
+from llmkit.frontend.pooling import FrontPooler
 from llmkit.frontend.prepare import CheckArguments, PrepareHook, Preparer
 from llmkit.frontend.requests import Limits
 from llmkit.frontend.services import FrontModel, FrontServices, served_model

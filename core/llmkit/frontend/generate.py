@@ -47,7 +47,7 @@ class FrontGenerator:
         stages: Stages | None = None,
         refusal: str | None = None,
     ) -> None:
-        """Without ``grammars``, structured output is refused. ``refusal``: why the model generates nothing."""
+        """Without ``grammars``, structured output is refused. ``refusal``: why nothing is generated."""
         self._refusal = refusal
         self._formats = formats or Formats(tokenizer)
         self._stages = stages or Stages()

@@ -177,8 +177,8 @@ class FrontPooler:
         text = spec.prompts[name]
         if text and spec.type == "mean" and not spec.prompt_counts:
             raise RequestError(
-                f"prompt_name is {name!r}; this model leaves its prompts' tokens out of the mean, which is not"
-                " supported. Put what is to count into the text",
+                f"prompt_name is {name!r}; this model leaves its prompts' tokens out of the mean, which is"
+                " not supported. Put what is to count into the text",
                 param="prompt_name",
                 code="unsupported_parameter",
             )
@@ -229,7 +229,7 @@ class FrontPooler:
         first, second = (self._read(one.name, text, whole=most is None) for text in (first, second))
         if not hasattr(self._tokenizer, "encode_pair"):
             raise RequestError("this server's tokenizer joins no pairs of texts", param=one.name)
-        return cast(PairTokenizer, self._tokenizer).encode_pair(first, second, most)
+        return cast("PairTokenizer", self._tokenizer).encode_pair(first, second, most)
 
     def _read(self, name: str, text: str, *, whole: bool) -> str:
         check_text(name, text)
@@ -350,6 +350,4 @@ class FrontPooler:
 
 def _result(request: AddRequest, output: StepOutput) -> PooledText:
     assert output.pooled is not None
-    return PooledText(
-        len(request.prompt_ids), output.cached_tokens, output.pooled.data, output.pooled.width
-    )
+    return PooledText(len(request.prompt_ids), output.cached_tokens, output.pooled.data, output.pooled.width)

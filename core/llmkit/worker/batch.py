@@ -203,9 +203,13 @@ class Batch:
         seconds = [params.second if (params := self._pooling.get(row.request_id)) else None for row in rows]
         if all(second is None for second in seconds):
             return None
-        begins = np.array([self._limits.max_len if second is None else second for second in seconds], np.int64)
+        begins = np.array(
+            [self._limits.max_len if second is None else second for second in seconds], np.int64
+        )
         positions = self._positions_np[: layout.num_tokens]
-        return torch.from_numpy((positions >= np.repeat(begins, np.diff(layout.query_start))).astype(np.int64))
+        return torch.from_numpy(
+            (positions >= np.repeat(begins, np.diff(layout.query_start))).astype(np.int64)
+        )
 
     def _ranges(self, rows: Sequence[RowPlan]) -> dict[str, tuple[int, int]]:
         """Token ranges of the rows that carry plugin data."""

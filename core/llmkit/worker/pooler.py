@@ -81,7 +81,7 @@ class HiddenPooler:
     def _transformed(self, states: Tensor) -> Tensor:
         """float32 [rows, hidden] -> [rows, outputs]"""
         if self._spec.head != "none":
-            return cast(PoolingModel, self._model).pool(states)
+            return cast("PoolingModel", self._model).pool(states)
         for dense in self._dense:
             states = dense(states)
         return states

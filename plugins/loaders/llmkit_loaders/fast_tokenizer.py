@@ -61,12 +61,13 @@ class FastTokenizer:
 
     def encode_pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], int | None]:
         """As ``contracts.PairTokenizer``."""
-        encodings = self._backend.encode_batch([first, second], add_special_tokens=False)
+        one, other = self._backend.encode_batch([first, second], add_special_tokens=False)
         if most is not None:
             room = max(0, most - self._backend.num_special_tokens_to_add(is_pair=True))
-            for encoding, length in zip(encodings, _shares([len(e) for e in encodings], room), strict=True):
-                encoding.truncate(length)
-        joined = self._backend.post_process(*encodings, add_special_tokens=True)
+            kept = _shares(len(one), len(other), room)
+            one.truncate(kept[0])
+            other.truncate(kept[1])
+        joined = self._backend.post_process(one, other, add_special_tokens=True)
         kinds: list[int] = joined.type_ids
         return joined.ids, kinds.index(1) if 1 in kinds else None
 
@@ -97,9 +98,8 @@ class FastTokenizer:
         return None if token is None else self._backend.token_to_id(token)
 
 
-def _shares(lengths: Sequence[int], room: int) -> tuple[int, int]:
+def _shares(first: int, second: int, room: int) -> tuple[int, int]:
     """How much of two texts is kept: all of the shorter one, as far as half of the room."""
-    first, second = lengths
     kept = min(second, max(room // 2, room - first))
     return min(first, room - kept), kept
 

@@ -40,8 +40,8 @@ def read_pooling(root: Path, config: dict[str, Any]) -> PoolingSpec | None:
     unknown = set(kinds) - {"Transformer", "Pooling", "Dense", "Normalize"}
     if unknown or len(poolings) != 1 or kinds[:2] != ["Transformer", "Pooling"]:
         raise UnsupportedModel(
-            f"{root / 'modules.json'}: its modules are {listing(kinds)}; known are a Transformer, a Pooling, and"
-            " Dense and Normalize behind them"
+            f"{root / 'modules.json'}: its modules are {listing(kinds)}; known are a Transformer, a Pooling,"
+            " and Dense and Normalize behind them"
         )
     if "Normalize" in kinds and "Dense" in kinds[kinds.index("Normalize") :]:
         raise UnsupportedModel(f"{root / 'modules.json'}: a Dense module behind Normalize is not known")

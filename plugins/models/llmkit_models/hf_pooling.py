@@ -68,7 +68,7 @@ class PoolingTransformersModel(TransformersModel):
         """As ``contracts.PoolingModel``."""
         if self._padding is None and self._pooling.head == "sequence":
             # Without a padding token transformers' decoders classify one text at a time.
-            return torch.cat([self._head(row) for row in states.split(1)])
+            return torch.cat([self._head(states[row : row + 1]) for row in range(len(states))])
         return self._head(states)
 
     def run(self, inputs: ModelInput, ctx: StepContext) -> Tensor:
@@ -87,10 +87,8 @@ class PoolingTransformersModel(TransformersModel):
     def run_own(self, ids: Tensor, window: int | None) -> Tensor:
         """For the probe: as :meth:`run`, through the model's own forward."""
         output = self._own_output(ids, window)
-        if self._pooling.head == "sequence":
-            return output.logits.float()
         result: Tensor = output[0] if self._pooling.head == "none" else output.logits
-        return result[0].float()
+        return result.float() if self._pooling.head == "sequence" else result[0].float()
 
     def _state(self, hidden: Tensor) -> Tensor:
         match self._pooling.type:
@@ -117,7 +115,7 @@ class PoolingTransformersModel(TransformersModel):
         if self._pooling.head != "none" and type(model).__name__ != architecture:
             raise UnsupportedModel(f"as a classifier transformers builds {type(model).__name__}")
         if self._pooling.head == "none" and hasattr(model, "pooler"):
-            model.pooler = None  # its result is not asked for
+            setattr(model, "pooler", None)  # noqa: B010 - its result is not asked for
         return model
 
     def _find_body(self) -> nn.Module:

@@ -32,12 +32,12 @@ from llmkit_models.hf_probe import probe
 def make(spec: ModelSpec, parts: ModelParts, options: Any) -> TransformersModel:
     """:raises UnsupportedModel: by name, with what about it cannot be served."""
     hf_attention.register()
-    if spec.info.pooling is not None:
-        from llmkit_models.hf_pooling import PoolingTransformersModel as Kind
-    else:
-        Kind = TransformersModel
     try:
-        return Kind(spec, parts)
+        if spec.info.pooling is not None:
+            from llmkit_models.hf_pooling import PoolingTransformersModel
+
+            return PoolingTransformersModel(spec, parts)
+        return TransformersModel(spec, parts)
     except UnsupportedModel as error:
         raise _unsupported(spec, error) from error
 
@@ -205,9 +205,7 @@ class _StandIn(nn.Module):
         return self.kind(last_hidden_state=self.hidden)
 
 
-def build(
-    spec: ModelSpec, maker: type[Any], config: PretrainedConfig, dtype: torch.dtype
-) -> PreTrainedModel:
+def build(spec: ModelSpec, maker: type[Any], config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """What ``maker``, one of transformers' AutoModels, makes of a config, on the meta device.
 
     :raises UnsupportedModel: in transformers' words.

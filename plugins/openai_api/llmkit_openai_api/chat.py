@@ -110,7 +110,7 @@ class Rendered:
 
 async def render(
     services: Services,
-    body: ChatRequest | TokenizeRequest,
+    body: Conversation | TokenizeRequest,
     request: Request,
     *,
     with_tools: bool,
@@ -161,7 +161,7 @@ def _parsing(body: ChatRequest, asked: ToolsAsked, opening: str) -> Parsing:
     )
 
 
-def _template_args(body: ChatRequest | TokenizeRequest) -> dict[str, Any]:
+def _template_args(body: Conversation | TokenizeRequest) -> dict[str, Any]:
     template_args = dict(body.chat_template_kwargs or {})
     if isinstance(body, Conversation) and body.reasoning_effort is not None:
         template_args.setdefault("reasoning_effort", body.reasoning_effort)
@@ -169,7 +169,7 @@ def _template_args(body: ChatRequest | TokenizeRequest) -> dict[str, Any]:
 
 
 def _render(
-    chat: ChatRenderer, body: ChatRequest | TokenizeRequest, with_tools: bool, with_opening: bool
+    chat: ChatRenderer, body: Conversation | TokenizeRequest, with_tools: bool, with_opening: bool
 ) -> Rendered:
     messages = [message.model_dump(exclude_none=True) for message in body.messages or ()]
     continued = bool(body.continue_final_message)

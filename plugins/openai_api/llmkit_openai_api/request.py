@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 
@@ -139,7 +139,7 @@ def sampling_params(
 
 
 def request_context(
-    body: SamplingBody, request: Request, *, default_max_tokens: int | None = None
+    body: Queued, request: Request, *, default_max_tokens: int | None = None
 ) -> RequestContext:
     """The server has given every request an ``X-Request-Id``, and a caller where it asks for a key.
 
@@ -154,6 +154,13 @@ def request_context(
         timeout_s=_timeout(request.headers.get(TIMEOUT_HEADER)),
         default_max_tokens=default_max_tokens,
     )
+
+
+class Queued(Protocol):
+    """What a body says of its place in the queue and the cache."""
+
+    cache_salt: str | None
+    priority: int | None
 
 
 def check_stream(body: SamplingBody, params: SamplingParams) -> None:

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from llmkit.contracts import Services
 from llmkit_openai_api import admin, chat, completions, models, tokenize
+from llmkit_openai_api.pooling import classify, embeddings, scoring
 from llmkit_openai_api.request import UnknownFields
 from llmkit_openai_api.responses import routes as responses
 
@@ -20,4 +21,6 @@ def router(services: Services) -> APIRouter:
     combined.include_router(responses.router(services, unknown))
     combined.include_router(tokenize.router(services, unknown))
     combined.include_router(admin.router(services))
+    for pooling in (embeddings, scoring, classify):
+        combined.include_router(pooling.router(services, unknown))
     return combined

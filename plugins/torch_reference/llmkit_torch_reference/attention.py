@@ -145,9 +145,10 @@ def _uncached(inputs: LayerInputs, first: int, last: int, spec: AttentionSpec) -
     q, k, v = inputs.q[first:last], inputs.k[first:last], inputs.v[first:last]
     if spec.soft_cap is not None or spec.window is not None:
         return _attention(q, k, v, 0, last - first, spec)
-    heads = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
     return F.scaled_dot_product_attention(
-        *heads,
+        q.transpose(0, 1).unsqueeze(0),
+        k.transpose(0, 1).unsqueeze(0),
+        v.transpose(0, 1).unsqueeze(0),
         is_causal=spec.mask == "causal",
         scale=spec.scale,
         enable_gqa=spec.num_heads != spec.num_kv_heads,

@@ -9,7 +9,6 @@ from llmkit import ModelNotFound
 from llmkit.contracts import ModelFiles, Progress, SourceRequest
 from llmkit_loaders.sources.files import gguf_models, local_files, shortened
 
-
 _NAMELESS = ("model", "models", "checkpoint")
 """Folders that do not say what is in them; such a model goes by its distribution's name."""
 

@@ -1,0 +1,1 @@
+"""Routes of models that embed, classify or compare texts."""
