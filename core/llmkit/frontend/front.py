@@ -10,7 +10,7 @@ from typing import Literal
 
 from llmkit.config import Config
 from llmkit.contracts import CheckpointInfo, Choice, EngineReady, GrammarSpec, ModelFiles, Progress
-from llmkit.errors import Draining, EngineDead, EngineError, LlmkitError
+from llmkit.errors import Draining, EngineDead, LlmkitError
 from llmkit.frontend.client_mp import OUT_SOCKET, SocketEngineClient
 from llmkit.frontend.engine_process import EngineDirectory, EngineProcess, describe_exit, engine_command
 from llmkit.frontend.generate import FrontGenerator
@@ -107,7 +107,6 @@ class Front:
         self._process: EngineProcess | None = None
         self._exit_watch: asyncio.Task[None] | None = None
         self._generator: FrontGenerator | None = None
-        self._pooler: FrontPooler | None = None
 
     @property
     def state(self) -> FrontState:
@@ -144,7 +143,7 @@ class Front:
             assert self._generator is not None
             assert self._life is not None
             self._state = FrontState("draining", "finishing the requests under way")
-            self._close_door(lambda: Draining("the server is shutting down and takes no new work"))
+            self._generator.close(lambda: Draining("the server is shutting down and takes no new work"))
             self._client.drain(timeout_s)
             await asyncio.wait({self._life}, timeout=timeout_s + DRAIN_GRACE_S)
             if not self._life.done():
@@ -223,9 +222,11 @@ class Front:
             front_model.stages,
             refusal=None if model.info.pooling is None else _POOLS.format(model.files.name),
         )
+        pooler = None
         if model.info.pooling is not None:
-            self._pooler = FrontPooler(
+            pooler = FrontPooler(
                 client,
+                self._generator,
                 front_model.tokenizer,
                 limits,
                 config,
@@ -235,7 +236,7 @@ class Front:
             )
         self.choices = front_model.choices
         served = served_model(config, model.files.name, model.files.path, ready.max_model_len)
-        self.services.complete(front_model, self._generator, served, client, self._pooler)
+        self.services.complete(front_model, self._generator, served, client, pooler)
         self._state = FrontState("ready", "ready")
 
     async def _until_the_engine_ends(self, client: SocketEngineClient, process: EngineProcess) -> None:
@@ -269,23 +270,18 @@ class Front:
                 error.add_note(f"in the engine process:\n{client.failure.detail.rstrip()}")
         return error
 
-    def _close_door(self, why: Callable[[], EngineError]) -> None:
-        """Refuse every request from now on."""
-        for door in (self._generator, self._pooler):
-            if door is not None:
-                door.close(why)
-
     def _die(self, error: LlmkitError) -> None:
         self.error = error
         self.exit_code = error.exit_code
         self._state = FrontState("dead", str(error))
-        self._close_door(lambda: EngineDead(str(error)))
+        if self._generator is not None:
+            self._generator.close(lambda: EngineDead(str(error)))
         self.died.set()
 
     async def _release(self) -> None:
         """Let go of everything; idempotent."""
-        if not self.died.is_set():
-            self._close_door(lambda: Draining("the server has stopped"))
+        if self._generator is not None and not self.died.is_set():
+            self._generator.close(lambda: Draining("the server has stopped"))
         if self._grammars is not None:
             self._grammars.close()
         if self._process is not None:

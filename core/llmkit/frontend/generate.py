@@ -58,7 +58,7 @@ class FrontGenerator:
         self._preparer = preparer
         self._observers = observers or Observers()
         self._grammars = grammars
-        self._room = Room(
+        self.room = Room(
             config.scheduler.max_num_seqs + config.scheduler.max_queue, config.scheduler.max_tokens_per_key
         )
         self._timeout_s = config.server.request_timeout
@@ -70,7 +70,7 @@ class FrontGenerator:
     @property
     def in_flight(self) -> int:
         """Choices that have not ended."""
-        return self._room.in_flight
+        return self.room.in_flight
 
     def close(self, why: Callable[[], EngineError]) -> None:
         """Refuse every request from now on with what ``why`` makes; those in flight go on."""
@@ -82,10 +82,10 @@ class FrontGenerator:
 
     def check_room(self, params: SamplingParams, prompts: int = 1) -> None:
         """As ``contracts.Generator.check_room``."""
-        self._check_open()
+        self.check_open()
         self._check_generates()
         check_choices(params)
-        self._room.check(params.num_sequences * prompts, _multiplier(params))
+        self.room.check(params.num_sequences * prompts, _multiplier(params))
 
     async def submit(
         self,
@@ -98,7 +98,7 @@ class FrontGenerator:
     ) -> Generation:
         """As ``contracts.Generator.submit``."""
         context = context or RequestContext()
-        self._check_open()
+        self.check_open()
         self._check_generates()
         check_choices(params)
         check_priority(context.priority, self._policy)
@@ -106,14 +106,14 @@ class FrontGenerator:
         if parsers is not None:
             params = parsers.constrained(params)
         deadline = self._deadline(context)
-        place = self._room.enter(params.num_sequences, _multiplier(params))
+        place = self.room.enter(params.num_sequences, _multiplier(params))
         try:
             async with _until(deadline):
                 accepted = await self._accept(
                     prompt, params, context, place, deadline, parsers, add_special_tokens=add_special_tokens
                 )
             # What was checked still holds when the requests are sent: nothing is awaited in between.
-            self._check_open()
+            self.check_open()
             generation = await self._start(accepted)
         except BaseException:
             place.close()
@@ -208,7 +208,8 @@ class FrontGenerator:
         if self._refusal is not None:
             raise RequestError(self._refusal, param="model", code="model_not_supported")
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """:raises EngineError: requests are refused now."""
         closed = self._closed or self._paused
         if closed is not None:
             raise closed()

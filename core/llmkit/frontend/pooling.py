@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,10 +30,10 @@ from llmkit.contracts import (
 from llmkit.errors import ContextLengthExceeded, EngineError, RequestError, RequestTimeout
 from llmkit.frontend.check import check_fits, check_priority, check_salt, check_timeout, check_truncation
 from llmkit.frontend.fields import check_text, check_token_ids, integer
+from llmkit.frontend.generate import FrontGenerator
 from llmkit.frontend.observers import Observers, RequestNotes
 from llmkit.frontend.prepare import Preparer
 from llmkit.frontend.requests import Limits, caller_keys
-from llmkit.frontend.room import Room
 from llmkit.text import listing
 from llmkit.types import FinishReason
 
@@ -52,11 +52,15 @@ class _Tokens:
 
 
 class FrontPooler:
-    """Checks and queues requests for a model that pools; ``contracts.Pooler``."""
+    """Checks and queues requests for a model that pools; ``contracts.Pooler``.
+
+    ``door`` is where every request enters: it refuses this one's too, and has the room for both.
+    """
 
     def __init__(
         self,
         client: EngineClient,
+        door: FrontGenerator,
         tokenizer: Tokenizer,
         limits: Limits,
         config: Config,
@@ -66,26 +70,15 @@ class FrontPooler:
     ) -> None:
         self.spec = spec
         self._client = client
+        self._door = door
         self._tokenizer = tokenizer
         self._limits = limits
         self._preparer = preparer
         self._observers = observers
         self._step_tokens = config.scheduler.max_num_batched_tokens
-        capacity = config.scheduler.max_num_seqs + config.scheduler.max_queue
-        self._window = min(_STEPS_AHEAD * config.scheduler.max_num_seqs, capacity)
-        self._room = Room(capacity, config.scheduler.max_tokens_per_key)
+        self._window = min(_STEPS_AHEAD * config.scheduler.max_num_seqs, door.room.capacity)
         self._timeout_s = config.server.request_timeout
         self._policy = config.scheduler.scheduling_policy
-        self._closed: Callable[[], EngineError] | None = None
-
-    @property
-    def in_flight(self) -> int:
-        """Inputs that the engine has or is about to get."""
-        return self._room.in_flight
-
-    def close(self, why: Callable[[], EngineError]) -> None:
-        """Refuse every request from now on with what ``why`` makes; those in flight go on."""
-        self._closed = why
 
     async def pool(
         self,
@@ -99,13 +92,13 @@ class FrontPooler:
     ) -> list[PooledText]:
         """As ``contracts.Pooler.pool``."""
         context = context or RequestContext()
-        self._check_open()
+        self._door.check_open()
         check_priority(context.priority, self._policy)
         check_salt(context.cache_salt)
         params = self._checked(params)
         most = self._most(truncate)
         before = self._prompt(prompt_name)
-        place = self._room.enter(min(len(inputs), self._window), "input")
+        place = self._door.room.enter(min(len(inputs), self._window), "input")
         try:
             async with self._deadline(context):
                 tokens = await asyncio.to_thread(
@@ -113,7 +106,7 @@ class FrontPooler:
                 )
                 requests = [await self._request(one, params, context) for one in tokens]
                 place.charge(context.caller, sum(len(request.prompt_ids) for request in requests), 0)
-                self._check_open()
+                self._door.check_open()
                 outputs = await self._compute(requests)
         finally:
             place.close()
@@ -183,10 +176,6 @@ class FrontPooler:
                 code="unsupported_parameter",
             )
         return text
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise self._closed()
 
     # ---- texts ----
 

@@ -11,7 +11,7 @@ class Room:
     def __init__(self, capacity: int, tokens_per_caller: int | None = None) -> None:
         """``tokens_per_caller``: of all its requests in flight, prompts and most to come; None: no bound."""
         self.in_flight = 0
-        self._capacity = capacity
+        self.capacity = capacity
         self._tokens_per_caller = tokens_per_caller
         self._tokens: dict[str, int] = {}
         """Of callers with requests in flight."""
@@ -21,17 +21,17 @@ class Room:
 
         :raises QueueFull: so many more do not fit now. :raises RequestError: they never do.
         """
-        if sequences > self._capacity:
+        if sequences > self.capacity:
             lower = "Send" if field == "prompt" else f"Lower {field}, or send"
             raise RequestError(
-                f"the request asks for {sequences}; this server holds {self._capacity} sequences, running and"
+                f"the request asks for {sequences}; this server holds {self.capacity} sequences, running and"
                 f" waiting. {lower} fewer prompts at once",
                 param=field,
                 code="integer_above_max_value",
             )
-        if self.in_flight + sequences > self._capacity:
+        if self.in_flight + sequences > self.capacity:
             raise QueueFull(
-                f"{self.in_flight} sequences are running or waiting and there is room for {self._capacity};"
+                f"{self.in_flight} sequences are running or waiting and there is room for {self.capacity};"
                 " try again later"
             )
 

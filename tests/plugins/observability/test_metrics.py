@@ -83,7 +83,7 @@ async def test_refusals_are_counted_by_status() -> None:
         task = asyncio.create_task(client.post("/v1/chat/completions", json=HI, headers=right))
         while not front.engine.running:
             await asyncio.sleep(0.005)
-        front.generator._room._capacity = 1
+        front.generator.room.capacity = 1
         assert (await client.post("/v1/chat/completions", json=HI, headers=right)).status_code == 429
         task.cancel()
         while front.engine.running:

@@ -449,7 +449,7 @@ async def test_two_requests_with_one_id_do_not_meet(front: LocalFront, client: h
 
 async def test_a_full_queue_is_429(front: LocalFront) -> None:
     async with serving(front) as client:
-        front.generator._room._capacity = 1
+        front.generator.room.capacity = 1
         front.says("a", hang_after=0)
         task = asyncio.create_task(client.post(URL, json={"messages": HI}))
         await until(lambda: bool(front.engine.running))
