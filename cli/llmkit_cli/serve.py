@@ -20,7 +20,18 @@ MODEL = Annotated[
 ]
 
 
-@configurable("model", "cache", "scheduler", "speculation", "parallel", "server", "observability", "plugins")
+@configurable(
+    "model",
+    "cache",
+    "scheduler",
+    "speculation",
+    "parallel",
+    "server",
+    "tls",
+    "limits",
+    "observability",
+    "plugins",
+)
 def serve(
     loaded: sources.Loaded,
     model: MODEL = None,

@@ -80,8 +80,8 @@ class Reporter:
         return table
 
     def _snippets(self, front: Any, url: str) -> str:
-        key = "YOUR_KEY" if self._config.server.api_key else "none"
-        header = " -H 'Authorization: Bearer YOUR_KEY'" if self._config.server.api_key else ""
+        key = "YOUR_KEY" if self._config.server.needs_key else "none"
+        header = " -H 'Authorization: Bearer YOUR_KEY'" if self._config.server.needs_key else ""
         return SNIPPET.format(
             python=sys.executable, url=url, model=front.services.model.names[0], key=key, curl_key=header
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from llmkit.config.cache import CacheConfig
+from llmkit.config.limits import LimitsConfig
 from llmkit.config.model import ModelConfig
 from llmkit.config.observability import ObservabilityConfig
 from llmkit.config.parallel import ParallelConfig
@@ -12,6 +13,7 @@ from llmkit.config.plugins import PluginConfig
 from llmkit.config.scheduler import SchedulerConfig
 from llmkit.config.server import ServerConfig
 from llmkit.config.speculation import SpeculationConfig
+from llmkit.config.tls import TlsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,15 @@ class Config:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
     plugins: PluginConfig = field(default_factory=PluginConfig)
 
 
 __all__ = [
     "CacheConfig",
     "Config",
+    "LimitsConfig",
     "ModelConfig",
     "ObservabilityConfig",
     "ParallelConfig",
@@ -38,4 +43,5 @@ __all__ = [
     "SchedulerConfig",
     "ServerConfig",
     "SpeculationConfig",
+    "TlsConfig",
 ]

@@ -92,14 +92,17 @@ class _Group(NamedTuple):
 _SAME = (
     _Group(
         "",
-        switches="--trust-remote-code --enable-prefix-caching --enable-log-requests",
+        switches="--trust-remote-code --enable-prefix-caching --enable-log-requests --allow-credentials",
         values="--model --tokenizer --revision --seed --max-num-seqs --num-gpu-blocks-override "
-        "--host --port --uds --root-path "
+        "--host --port --uds --root-path --ssl-certfile --ssl-keyfile --ssl-ca-certs --ssl-ciphers "
+        "--allowed-methods --allowed-headers "
         "--generation-config --chat-template --config",
     ),
     _Group("several: repeat the flag, or one after another behind MODEL", values="--served-model-name"),
     _Group("several as above; plugin routes need one too", values="--api-key"),
     _Group("none by default; vLLM allows every origin", values="--allowed-origins"),
+    _Group("`none`, `optional` and `required`, or 0, 1 and 2", values="--ssl-cert-reqs"),
+    _Group("20 by default; -1 is 1024", values="--max-logprobs"),
     _Group("also `half` and `float`; `auto` is float32 on a CPU", values="--dtype"),
     _Group("also 16k, 16K, `auto` and -1 (the largest that fits)", values="--max-model-len"),
     _Group("also 8k, 8K", values="--max-num-batched-tokens"),
@@ -176,7 +179,8 @@ _NO_EFFECT = (
     ),
     _Group("usage always says", switches="--enable-prompt-tokens-details"),
     _Group("X-Request-Id is always sent", switches="--enable-request-id-headers"),
-    _Group("accesses are logged at --log-level debug only", switches="--disable-uvicorn-access-log"),
+    _Group("accesses are logged with --access-log only", switches="--disable-uvicorn-access-log"),
+    _Group("changed certificates are always read again", switches="--enable-ssl-refresh"),
     _Group("requests are not logged by default", switches="--disable-log-requests"),
     _Group("statistics are at /metrics", switches="--disable-log-stats"),
     _Group("every engine can sleep; --enable-admin-routes has the routes", switches="--enable-sleep-mode"),
@@ -246,22 +250,17 @@ _NOT_YET = (
         values="--mamba-cache-dtype --mamba-ssm-cache-dtype --mamba-block-size --mamba-cache-mode",
     ),
     _Group(
-        "put a TLS proxy in front",
-        switches="--enable-ssl-refresh",
-        values="--ssl-keyfile --ssl-certfile --ssl-ca-certs --ssl-cert-reqs --ssl-ciphers",
-    ),
-    _Group(
         "the HTTP server has no setting for it; a plugin's register_routes may serve more",
-        switches="--allow-credentials --disable-fastapi-docs --grpc "
+        switches="--disable-fastapi-docs --grpc "
         "--enable-server-load-tracking --enable-tokenizer-info-endpoint --enable-offline-docs --tokens-only",
-        values="--allowed-methods --allowed-headers --middleware --fingerprint-mode --fingerprint-value",
+        values="--middleware --fingerprint-mode --fingerprint-value",
     ),
     _Group(
         "the API has no setting for it",
         switches="--return-tokens-as-token-ids --enable-force-include-usage "
         "--enable-per-request-metrics --trust-request-chat-template",
         values="--response-role --chat-template-content-format --default-chat-template-kwargs "
-        "--override-generation-config --max-logprobs",
+        "--override-generation-config",
     ),
     _Group(
         "logs have one switch, --log-level, and --enable-log-requests",

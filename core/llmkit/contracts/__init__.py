@@ -3,12 +3,14 @@
 from llmkit.config import (
     CacheConfig,
     Config,
+    LimitsConfig,
     ModelConfig,
     ObservabilityConfig,
     ParallelConfig,
     SchedulerConfig,
     ServerConfig,
     SpeculationConfig,
+    TlsConfig,
 )
 from llmkit.config.environment import cache_dir
 from llmkit.config.flags import shown_config
@@ -224,6 +226,7 @@ __all__ = [
     "KVMover",
     "LayerInputs",
     "LayerTap",
+    "LimitsConfig",
     "LinearEnv",
     "LinearMethod",
     "LinearSpec",
@@ -316,6 +319,7 @@ __all__ = [
     "StructuredOutput",
     "TappableModel",
     "Thinking",
+    "TlsConfig",
     "TokenLogprob",
     "Tokenizer",
     "TokenizerSpec",

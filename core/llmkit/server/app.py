@@ -8,16 +8,20 @@ from typing import Any, Protocol
 from fastapi import APIRouter, FastAPI, routing
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from llmkit.config import Config
 from llmkit.contracts import Services
 from llmkit.errors import LlmkitError, PluginError
 from llmkit.registry import Entry, Registry
-from llmkit.server import errors
+from llmkit.server import access_log, errors
 from llmkit.server.asgi import CountRefusals, LimitBody, RequestIds, RootPath
 from llmkit.server.auth import RequireKey
+from llmkit.server.callers import LimitCallers
 from llmkit.server.front import Front
 from llmkit.server.health import RequireReady, health_router
+from llmkit.server.json_body import StrictJson
+from llmkit.server.keys import Keys
 from llmkit.version import VERSION
 
 
@@ -28,19 +32,23 @@ class Plugins(Protocol):
     def registry(self) -> Registry: ...
 
 
-def build_app(front: Front, plugins: Plugins, config: Config) -> FastAPI:
+def build_app(front: Front, plugins: Plugins, config: Config, keys: Keys | None = None) -> FastAPI:
     """An application that serves ``front``; it answers before the engine does.
 
-    A request passes, in this order: its id and the last catch of exceptions, the count of refusals, CORS
-    where origins were allowed, the API key where one is set, readiness, the size of its body, the route.
+    A request passes, in this order: what a trusted proxy says of it, the access log, its id and the last
+    catch of exceptions, the count of refusals, CORS where origins were allowed, the API key where one is set,
+    the bound on its caller's requests, readiness, the size and the form of its body, the route.
+
+    :param keys: whom to serve where ``config`` asks for a key; made of ``config`` if None.
 
     :raises PluginError: a plugin's routes failed to build or take a path that is served already.
+    :raises StartupError: there are no keys to be read.
     """
     app = FastAPI(
         title="llmkit",
         version=VERSION,
         redoc_url=None,
-        middleware=_middleware(front, config),
+        middleware=_middleware(front, config, keys or Keys(config.server)),
     )
     errors.install(app)
     app.include_router(health_router(front))
@@ -54,9 +62,14 @@ def build_app(front: Front, plugins: Plugins, config: Config) -> FastAPI:
     return app
 
 
-def _middleware(front: Front, config: Config) -> list[Middleware]:
-    server = config.server
-    stack = [Middleware(RequestIds)]
+def _middleware(front: Front, config: Config, keys: Keys) -> list[Middleware]:
+    server, limits = config.server, config.limits
+    stack = []
+    if server.forwarded_allow_ips:
+        stack.append(Middleware(ProxyHeadersMiddleware, trusted_hosts=list(server.forwarded_allow_ips)))
+    if server.access_log != "off":
+        stack.append(Middleware(access_log.AccessLog, form=access_log.FORMS[server.access_log]))
+    stack.append(Middleware(RequestIds))
     if server.root_path:
         stack.append(Middleware(RootPath, root_path=server.root_path))
     stack.append(Middleware(CountRefusals, tell=front.services.observers.tell_refusal))
@@ -65,15 +78,19 @@ def _middleware(front: Front, config: Config) -> list[Middleware]:
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(server.allowed_origins),
-                allow_methods=["*"],
-                allow_headers=["*"],
-                expose_headers=["X-Request-Id"],
+                allow_methods=list(server.allowed_methods),
+                allow_headers=list(server.allowed_headers),
+                allow_credentials=server.allow_credentials,
+                expose_headers=["X-Request-Id", "Retry-After"],
             )
         )
-    if server.api_key:
-        stack.append(Middleware(RequireKey, keys=server.api_key))
+    if server.needs_key:
+        stack.append(Middleware(RequireKey, keys=keys))
+    if limits.max_concurrent_requests_per_key is not None:
+        stack.append(Middleware(LimitCallers, limit=limits.max_concurrent_requests_per_key))
     stack.append(Middleware(RequireReady, front=front))
-    stack.append(Middleware(LimitBody, limit=server.max_request_bytes))
+    stack.append(Middleware(LimitBody, limit=limits.max_request_bytes))
+    stack.append(Middleware(StrictJson))
     return stack
 
 

@@ -138,7 +138,7 @@ class LimitBody:
             if messages is None:
                 await refuse(self._too_large(), scope, receive, send)
                 return
-            receive = _replay(messages, receive)
+            receive = replay(messages, receive)
         await self._app(scope, receive, send)
 
     async def _read(self, receive: Receive) -> list[Message] | None:
@@ -163,7 +163,7 @@ class LimitBody:
         )
 
 
-def _replay(messages: list[Message], receive: Receive) -> Receive:
+def replay(messages: list[Message], receive: Receive) -> Receive:
     remaining = iter(messages)
 
     async def replaying() -> Message:

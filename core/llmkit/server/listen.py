@@ -24,7 +24,7 @@ class Listener:
     A host name that has several addresses, as ``localhost`` may have, is listened to on each.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, *, secure: bool = False) -> None:
         """:raises StartupError: the address cannot be had, with the flag to change."""
         self._path = config.uds
         if config.uds is not None:
@@ -34,11 +34,11 @@ class Listener:
         self.sockets = _bind_tcp(config.host, config.port)
         address, port = self.sockets[0].getsockname()[:2]
         host = f"[{address}]" if self.sockets[0].family == socket.AF_INET6 else address
-        self.url = f"http://{host}:{port}"
-        if not all(map(_is_loopback, self.sockets)) and not config.api_key:
+        self.url = f"{'https' if secure else 'http'}://{host}:{port}"
+        if not all(map(_is_loopback, self.sockets)) and not config.needs_key:
             logger.warning(
-                "listening on %s without an API key: whoever reaches it can use it. Set --api-key, or "
-                "--host 127.0.0.1",
+                "listening on %s without an API key: whoever reaches it can use it. Set --api-key or "
+                "--api-key-file, or --host 127.0.0.1",
                 self.url,
             )
 

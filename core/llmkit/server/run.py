@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from dataclasses import fields
+from functools import partial
+from typing import Any, NoReturn
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from llmkit.config import Config
-from llmkit.errors import EngineDead
+from llmkit.config import Config, TlsConfig
+from llmkit.errors import EngineDead, UsageError
+from llmkit.server import access_log
 from llmkit.server.app import Plugins, build_app
+from llmkit.server.files import WatchedFiles, watch
 from llmkit.server.front import Front
+from llmkit.server.keys import Keys
 from llmkit.server.listen import BACKLOG, Listener
+from llmkit.server.notify import ServiceManager, one_line
 from llmkit.server.protocol import BoundedProtocol
+from llmkit.server.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +49,71 @@ def run(front: Front, plugins: Plugins, config: Config, on_state: OnState | None
     0 after SIGTERM or SIGINT and a drain; 1 if a second signal cut it short. The address is bound
     first, before the front starts.
 
-    :raises StartupError: the address cannot be had.
+    :raises UsageError: flags do not fit each other.
+    :raises StartupError: the address cannot be had, or a file of keys or of TLS is no good.
     :raises LlmkitError: what the front died of; it could not start, or the engine is gone.
     """
     _log_to_stderr(config.server.log_level)
-    listener = Listener(config.server)
+    if config.server.access_log != "off":
+        access_log.set_up()
+    _check_proxies(config.server.forwarded_allow_ips)
+    keys = Keys(config.server)
+    tls = _tls(config.tls)
+    listener = Listener(config.server, secure=tls is not None)
     try:
-        app = build_app(front, plugins, config)
+        app = build_app(front, plugins, config, keys)
+        watched = [WatchedFiles(reader.paths, reader.read) for reader in (keys, tls) if reader is not None]
+        life = _Life(front, _http(app, front, config, tls), config, listener, watched, on_state)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_Life(front, app, config, listener, on_state).run())
+            return runner.run(life.run())
     finally:
         listener.close()
+
+
+def _tls(config: TlsConfig) -> Tls | None:
+    if config.ssl_certfile is not None:
+        return Tls(config)
+    given = [flag for flag in fields(config) if getattr(config, flag.name) != flag.default]
+    if given:
+        raise UsageError(f"--{given[0].name.replace('_', '-')} needs --ssl-certfile")
+    return None
+
+
+def _check_proxies(proxies: Sequence[str]) -> None:
+    if "*" in proxies and len(proxies) > 1:
+        raise UsageError("--forwarded-allow-ips: * believes everybody; name no others beside it")
+    for proxy in proxies:
+        try:
+            _ = proxy == "*" or ipaddress.ip_network(proxy)
+        except ValueError as error:
+            raise UsageError(
+                f"--forwarded-allow-ips {proxy}: {error}; want an address, a network such as 10.0.0.0/8, or *"
+            ) from None
+
+
+def _http(app: FastAPI, front: Front, config: Config, tls: Tls | None) -> uvicorn.Config:
+    server = config.server
+
+    def on_refusal(status: int, client: str) -> None:
+        front.services.observers.tell_refusal(status)
+        if server.access_log != "off":
+            access_log.log_unread(access_log.FORMS[server.access_log], status, client)
+
+    protocol: Any = partial(BoundedProtocol, on_refusal=on_refusal)
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=protocol,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=FLUSH_S,
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls.context,
+    )
 
 
 def _log_to_stderr(level: str) -> None:
@@ -74,27 +136,21 @@ class _Life:
     """Owns the order of events between the first accept and the last close."""
 
     def __init__(
-        self, front: Front, app: FastAPI, config: Config, listener: Listener, on_state: OnState | None
+        self,
+        front: Front,
+        http: uvicorn.Config,
+        config: Config,
+        listener: Listener,
+        watched: Sequence[WatchedFiles],
+        on_state: OnState | None,
     ) -> None:
         self._front = front
         self._listener = listener
+        self._watched = watched
         self._on_state = on_state
+        self._manager = ServiceManager()
         self._drain_s = config.server.shutdown_timeout
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                loop="uvloop",
-                http=BoundedProtocol,
-                lifespan="off",
-                log_config=None,
-                access_log=config.server.log_level == "debug",
-                server_header=False,
-                proxy_headers=False,
-                backlog=BACKLOG,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=FLUSH_S,
-            )
-        )
+        self._server = _Server(http)
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
@@ -103,17 +159,25 @@ class _Life:
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
         serving = asyncio.create_task(self._server.serve(sockets=self._listener.sockets), name="http")
-        reporting = asyncio.create_task(self._report(), name="state")
+        others = [
+            asyncio.create_task(work, name=name)
+            for name, work in (
+                ("state", self._report()),
+                ("files", watch(self._watched)),
+                ("watchdog", self._manager.feed_watchdog()),
+            )
+        ]
         try:
             await self._front.start()
             code = await self._until_end(serving)
             self._server.should_exit = True
             await serving
         finally:
-            reporting.cancel()
+            for task in others:
+                task.cancel()
             self._server.should_exit = self._server.force_exit = True
             await self._front.stop()
-            await asyncio.wait({serving, reporting})
+            await asyncio.wait({serving, *others})
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
             self._tell()
@@ -159,6 +223,11 @@ class _Life:
             await asyncio.sleep(STATE_POLL_S)
 
     def _tell(self) -> None:
+        state = self._front.state
+        news = [f"STATUS={one_line(f'{state.phase}: {state.detail}')}"]
+        if state.phase != "starting":
+            news.append("READY=1" if state.phase == "ready" else "STOPPING=1")
+        self._manager.tell(*news)
         if self._on_state is None:
             return
         try:

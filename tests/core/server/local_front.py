@@ -316,6 +316,11 @@ def server_config(**server: Any) -> Config:
     return replace(config, server=replace(config.server, **server))
 
 
+def limited_config(**limits: Any) -> Config:
+    config = Config()
+    return replace(config, limits=replace(config.limits, **limits))
+
+
 @asynccontextmanager
 async def serving(front: LocalFront, plugins: Any = None) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a real HTTP server around ``front``."""

@@ -21,6 +21,7 @@ from tests.core.server.local_front import (
     BUILT_IN,
     LocalFront,
     State,
+    limited_config,
     plugins_of,
     server_config,
     serving,
@@ -202,7 +203,7 @@ async def test_cors_is_off_unless_an_origin_is_allowed(client: httpx.AsyncClient
 
 
 async def test_a_body_has_a_bound() -> None:
-    front = LocalFront(server_config(max_request_bytes=2048))
+    front = LocalFront(limited_config(max_request_bytes=2048))
     async with serving(front) as client:
         big = b'{"messages": [{"role": "user", "content": "' + b"a" * 3000 + b'"}]}'
         headers = {"Content-Type": "application/json"}
@@ -239,7 +240,7 @@ async def test_every_error_is_an_object(client: httpx.AsyncClient) -> None:
         (b'"x"', "body"),
         (b"null", "body"),
         (b"[" * 100_000, "nested"),
-        (b'{"messages": [], "temperature": NaN}', "messages"),
+        (b'{"messages": [], "temperature": NaN}', "temperature"),
         (b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}', "temperature"),
         (b'{"messages": [{"role": "user", "content": "x"}], "top_p": 1e999}', "top_p"),
     ):
