@@ -74,7 +74,7 @@ class LLM:
         built = build_engine(
             config, opened.files, opened.info, plugins.registry, _no_progress, model_hooks(plugins)
         )
-        self._limits = Limits.of(built.ready, front, config.model.seed)
+        self._limits = Limits.of(built.ready, front, config.model.seed, bounds=config.limits)
         self._grammars = grammar_compiler(
             config,
             plugins,

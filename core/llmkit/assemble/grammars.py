@@ -30,7 +30,7 @@ def grammar_compiler(config: Config, plugins: Plugins, spec: Callable[[], Gramma
     def launch() -> bytes:
         return msgspec.msgpack.encode(GrammarLaunch(loaded, config.model.grammar_backend, spec()))
 
-    return GrammarCompiler(launch)
+    return GrammarCompiler(launch, config.limits)
 
 
 def grammar_manager(

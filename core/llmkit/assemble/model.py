@@ -191,7 +191,7 @@ def _generation_defaults(config: Config, info: CheckpointInfo) -> dict[str, Any]
         ours: source[theirs] for theirs, ours in _GENERATION_FIELDS.items() if source.get(theirs) is not None
     }
     try:
-        check_params(SamplingParams(**defaults), _ANY_VOCABULARY)
+        check_params(SamplingParams(**defaults), _ANY_VOCABULARY, config.limits)
     except RequestError as error:
         raise CheckpointError(
             f"the model's generation config cannot be used: {error}; --generation-config vllm ignores it"

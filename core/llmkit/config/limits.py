@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmkit.config.fields import option, parse_count, parse_size
+from llmkit.types import MAX_CHOICES, MAX_GRAMMAR_CHARS, MAX_LOGPROBS, MAX_STOP_STRINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class LimitsConfig:
         minimum=1,
         maximum=1 << 20,
     )
-    max_messages: int = option(8192, "most messages of a conversation", minimum=1, maximum=1 << 20)
-    max_prompts: int = option(1024, "most prompts of one request", minimum=1, maximum=1 << 20)
+    max_messages: int = option(8192, "most messages of a conversation", minimum=1, maximum=8192)
+    max_prompts: int = option(1024, "most prompts of one request", minimum=1, maximum=4096)
     max_prompt_chars: int | None = option(
         None,
         "most characters of a prompt, the chat template's own included; default: what the context can hold",
@@ -37,19 +38,23 @@ class LimitsConfig:
         minimum=1,
         maximum=1 << 40,
     )
-    max_n: int = option(128, "largest n of a request, or width of a beam search", minimum=1, maximum=4096)
-    max_best_of: int = option(128, "largest best_of of a request", minimum=1, maximum=4096)
+    max_n: int = option(MAX_CHOICES, "largest n of a request", minimum=1, maximum=4096)
+    max_best_of: int = option(
+        MAX_CHOICES, "largest best_of of a request, or width of a beam search", minimum=1, maximum=4096
+    )
     max_logprobs: int = option(
-        20,
+        MAX_LOGPROBS,
         "most logprobs, top_logprobs or prompt_logprobs a token",
         synonyms={"-1": "1024"},  # vLLM's word for no bound
         minimum=0,
         maximum=1024,
     )
-    max_stop_strings: int = option(16, "most stop strings of a request", minimum=0, maximum=4096)
+    max_stop_strings: int = option(
+        MAX_STOP_STRINGS, "most stop strings of a request", minimum=0, maximum=4096
+    )
     max_tools: int = option(128, "most tools of a request", minimum=0, maximum=4096)
     max_schema_chars: int = option(
-        1 << 18,
+        MAX_GRAMMAR_CHARS,
         "most characters of a JSON schema, grammar or whatever else says what an answer must be",
         parse=parse_count,
         minimum=1,

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from llmkit.config import LimitsConfig
 from llmkit.errors import ContextLengthExceeded, RequestError
 from llmkit.frontend.fields import (
     INT64,
@@ -18,6 +19,7 @@ from llmkit.frontend.fields import (
     check_token_ids,
     integer,
     number,
+    set_by,
     shown,
     switch,
     texts,
@@ -26,10 +28,6 @@ from llmkit.frontend.fields import (
 )
 from llmkit.text import listing
 from llmkit.types import (
-    MAX_CHOICES,
-    MAX_GRAMMAR_CHARS,
-    MAX_LOGPROBS,
-    MAX_STOP_STRINGS,
     BeamSearch,
     SamplingParams,
     StructuredKind,
@@ -71,32 +69,32 @@ _NOT_WITH_BEAMS = (
 _SILENT = {name: getattr(SamplingParams(), name) for name in _NOT_WITH_BEAMS}
 
 
-def check_params(params: SamplingParams, vocab_size: int) -> None:
+def check_params(params: SamplingParams, vocab_size: int, bounds: LimitsConfig) -> None:
     """Types and ranges of every field; ``vocab_size`` is the number of embedding rows.
 
     :raises RequestError: for the first field that is wrong, or that cannot go with another.
     """
     _sampling(params)
-    _ends(params, vocab_size)
-    _logprobs(params)
+    _ends(params, vocab_size, bounds)
+    _logprobs(params, bounds)
     check_truncation(params.truncate_prompt_tokens)
     for name in ("skip_special_tokens", "spaces_between_special_tokens"):
         switch(name, getattr(params, name))
     _logit_bias(params.logit_bias, vocab_size)
     texts("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
     _allowed(params.allowed_token_ids, vocab_size)
-    check_structured(params.structured)
+    check_structured(params.structured, bounds)
     check_budget(params.thinking_token_budget)
     check_plugin_args(params.plugin_args)
-    check_choices(params)
+    check_choices(params, bounds)
     _beams_fit(params, vocab_size)
 
 
-def check_choices(params: SamplingParams) -> None:
+def check_choices(params: SamplingParams, bounds: LimitsConfig) -> None:
     """:raises RequestError: ``n``, ``best_of`` or ``beam_search`` is wrong, or they do not fit each other."""
-    integer("n", params.n, 1, MAX_CHOICES)
+    integer("n", params.n, 1, bounds.max_n, flag="--max-n")
     if params.best_of is not None:
-        integer("best_of", params.best_of, 1, MAX_CHOICES)
+        integer("best_of", params.best_of, 1, bounds.max_best_of, flag="--max-best-of")
         if params.best_of < params.n:
             raise RequestError(
                 f"best_of is {params.best_of}; it must be at least n ({params.n}), of which n return",
@@ -104,7 +102,7 @@ def check_choices(params: SamplingParams) -> None:
                 code="invalid_value",
             )
     if params.beam_search is not None:
-        _beam_search(params, params.beam_search)
+        _beam_search(params, params.beam_search, bounds)
 
 
 def check_truncation(most: Any) -> None:
@@ -125,7 +123,7 @@ def check_budget(budget: Any) -> None:
         integer("thinking_token_budget", budget, 0)
 
 
-def check_structured(wanted: Any) -> None:
+def check_structured(wanted: Any, bounds: LimitsConfig) -> None:
     """Its source is judged by whoever compiles it. :raises RequestError: it is no text of bearable length."""
     if wanted is None:
         return
@@ -140,9 +138,10 @@ def check_structured(wanted: Any) -> None:
     if not isinstance(wanted.source, str):
         raise wrong_type("structured", wanted.source, "text")
     check_text("structured", wanted.source)
-    if len(wanted.source) > MAX_GRAMMAR_CHARS:
+    if len(wanted.source) > bounds.max_schema_chars:
         raise RequestError(
-            f"structured has {len(wanted.source)} characters; it may have at most {MAX_GRAMMAR_CHARS}",
+            f"structured has {len(wanted.source)} characters; it may have at most"
+            f" {bounds.max_schema_chars}{set_by('--max-schema-chars')}",
             param="structured",
             code="string_above_max_length",
         )
@@ -157,6 +156,25 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:
             code="invalid_value",
         )
     check_token_ids("prompt", prompt_ids, vocab_size)
+
+
+def check_prompt_chars(text: str, most: int | None) -> None:
+    """:raises RequestError: ``text`` is longer than a deployment allows; None: it may be."""
+    if most is not None and len(text) > most:
+        raise RequestError(
+            f"prompt has {len(text)} characters; it may have at most {most} (--max-prompt-chars)",
+            param="prompt",
+            code="string_above_max_length",
+        )
+
+
+def check_prompt_tokens(prompt_ids: Sequence[int], most: int | None) -> None:
+    """:raises ContextLengthExceeded: the prompt is longer than a deployment allows; None: it may be."""
+    if most is not None and len(prompt_ids) > most:
+        raise ContextLengthExceeded(
+            f"prompt has {len(prompt_ids)} tokens; it may have at most {most} (--max-prompt-tokens)",
+            param="prompt",
+        )
 
 
 def check_fits(text: str, longest_token: int | None, max_model_len: int) -> None:
@@ -282,7 +300,7 @@ def _sampling(params: SamplingParams) -> None:
         integer("seed", params.seed, -INT64, INT64 - 1)
 
 
-def _ends(params: SamplingParams, vocab_size: int) -> None:
+def _ends(params: SamplingParams, vocab_size: int, bounds: LimitsConfig) -> None:
     integer("min_tokens", params.min_tokens, 0)
     if params.max_tokens is not None:
         integer("max_tokens", params.max_tokens, 0)
@@ -294,20 +312,20 @@ def _ends(params: SamplingParams, vocab_size: int) -> None:
             )
     for name in ("include_stop_str_in_output", "ignore_eos"):
         switch(name, getattr(params, name))
-    texts("stop", params.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
+    texts("stop", params.stop, bounds.max_stop_strings, MAX_STOP_CHARS, flag="--max-stop-strings")
     check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size, MAX_STOP_TOKEN_IDS)
 
 
-def _logprobs(params: SamplingParams) -> None:
+def _logprobs(params: SamplingParams, bounds: LimitsConfig) -> None:
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) is not None:
-            integer(name, getattr(params, name), 0, MAX_LOGPROBS)
+            integer(name, getattr(params, name), 0, bounds.max_logprobs, flag="--max-logprobs")
 
 
-def _beam_search(params: SamplingParams, search: Any) -> None:
+def _beam_search(params: SamplingParams, search: Any, bounds: LimitsConfig) -> None:
     if not isinstance(search, BeamSearch):
         raise wrong_type("beam_search", search, "a BeamSearch")
-    integer("beam_search.width", search.width, 1, MAX_CHOICES)
+    integer("beam_search.width", search.width, 1, bounds.max_best_of, flag="--max-best-of")
     number("beam_search.length_penalty", search.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
     if search.early_stopping != "never" and not isinstance(search.early_stopping, bool):
         raise wrong_type("beam_search.early_stopping", search.early_stopping, "true, false or 'never'")

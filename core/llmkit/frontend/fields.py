@@ -11,11 +11,11 @@ from llmkit.errors import RequestError
 INT64 = 1 << 63
 
 
-def integer(name: str, value: Any, least: int, most: int = INT64 - 1) -> None:
-    """:raises RequestError: no integer of ``least`` to ``most``."""
+def integer(name: str, value: Any, least: int, most: int = INT64 - 1, *, flag: str | None = None) -> None:
+    """``flag`` moves ``most``. :raises RequestError: no integer of ``least`` to ``most``."""
     if type(value) is not int:
         raise wrong_type(name, value, "an integer")
-    _bounds(name, value, "integer", least, most)
+    _bounds(name, value, "integer", least, most, flag=flag)
 
 
 def number(
@@ -36,13 +36,16 @@ def switch(name: str, value: Any) -> None:
         raise wrong_type(name, value, "true or false")
 
 
-def texts(name: str, values: Any, most: int, most_chars: int) -> None:
-    """:raises RequestError: no list of at most ``most`` texts of 1 to ``most_chars`` characters."""
+def texts(name: str, values: Any, most: int, most_chars: int, *, flag: str | None = None) -> None:
+    """``flag`` moves ``most``.
+
+    :raises RequestError: no list of at most ``most`` texts of 1 to ``most_chars`` characters.
+    """
     if not isinstance(values, (tuple, list)) or not all(isinstance(value, str) for value in values):
         raise wrong_type(name, values, "a list of strings")
     if len(values) > most:
         raise RequestError(
-            f"{name} has {len(values)} strings; it may have at most {most}",
+            f"{name} has {len(values)} strings; it may have at most {most}{set_by(flag)}",
             param=name,
             code="array_above_max_length",
         )
@@ -116,8 +119,20 @@ def shown(value: Any, longest: int = 60) -> str:
     return text if len(text) <= longest else text[:longest] + "..."
 
 
+def set_by(flag: str | None) -> str:
+    """Behind a bound that ``flag`` moves: which flag that is."""
+    return "" if flag is None else f" ({flag})"
+
+
 def _bounds(
-    name: str, value: float, kind: str, least: float, most: float | None, *, open_below: bool = False
+    name: str,
+    value: float,
+    kind: str,
+    least: float,
+    most: float | None,
+    *,
+    open_below: bool = False,
+    flag: str | None = None,
 ) -> None:
     if value < least or (open_below and value == least):
         need = f"above {least}" if open_below else f"at least {least}"
@@ -126,7 +141,9 @@ def _bounds(
         )
     if most is not None and value > most:
         raise RequestError(
-            f"{name} is {shown(value)}; it may be at most {most}", param=name, code=f"{kind}_above_max_value"
+            f"{name} is {shown(value)}; it may be at most {most}{set_by(flag)}",
+            param=name,
+            code=f"{kind}_above_max_value",
         )
 
 

@@ -202,7 +202,11 @@ class Front:
     ) -> None:
         config = self._config
         limits = Limits.of(
-            ready, front_model, config.model.seed, isolate_callers=config.cache.isolate_prefix_cache
+            ready,
+            front_model,
+            config.model.seed,
+            isolate_callers=config.cache.isolate_prefix_cache,
+            bounds=config.limits,
         )
         if self._make_grammars is not None:
             self._grammars = self._make_grammars(

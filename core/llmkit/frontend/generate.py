@@ -13,7 +13,13 @@ from llmkit.contracts import EngineClient, Generation, Parsing, RequestContext, 
 from llmkit.errors import EngineError, RequestError, RequestTimeout
 from llmkit.frontend.beam_generation import BeamGeneration
 from llmkit.frontend.best_of import BestOf
-from llmkit.frontend.check import check_choices, check_priority, check_prompt, check_timeout
+from llmkit.frontend.check import (
+    check_choices,
+    check_priority,
+    check_prompt,
+    check_prompt_tokens,
+    check_timeout,
+)
 from llmkit.frontend.generation import Accepted, Deadline, EngineGeneration
 from llmkit.frontend.grammars import GrammarCompiler
 from llmkit.frontend.observers import Observers
@@ -53,7 +59,7 @@ class FrontGenerator:
         self._stages = stages or Stages()
         self._client = client
         self._tokenizer = tokenizer
-        self._texts = Texts(tokenizer, limits.max_model_len)
+        self._texts = Texts(tokenizer, limits.max_model_len, limits.bounds.max_prompt_chars)
         self._limits = limits
         self._preparer = preparer
         self._observers = observers or Observers()
@@ -84,7 +90,7 @@ class FrontGenerator:
         """As ``contracts.Generator.check_room``."""
         self.check_open()
         self._check_generates()
-        check_choices(params)
+        check_choices(params, self._limits.bounds)
         self.room.check(params.num_sequences * prompts, _multiplier(params))
 
     async def submit(
@@ -100,7 +106,7 @@ class FrontGenerator:
         context = context or RequestContext()
         self.check_open()
         self._check_generates()
-        check_choices(params)
+        check_choices(params, self._limits.bounds)
         check_priority(context.priority, self._policy)
         parsers = self._formats.answer(parsing)
         if parsers is not None:
@@ -148,6 +154,7 @@ class FrontGenerator:
             prompt = await self._texts.prompt_ids(prompt, add_special_tokens=add_special_tokens, whole=whole)
         check_prompt(prompt, self._limits.vocab_size)
         prompt = truncated(prompt, params, self._limits)
+        check_prompt_tokens(prompt, self._limits.bounds.max_prompt_tokens)
         prepared = await self._preparer.run(prompt, params, context)
         params = prepared.params
         self._stages.check(params)

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 
 import msgspec
 
+from llmkit.config import LimitsConfig
 from llmkit.contracts import CompiledGrammar, GrammarSpec, StructuredOutput, Tokenizer
 from llmkit.errors import EngineError, RequestError
 from llmkit.frontend.check import check_structured
@@ -62,8 +63,9 @@ class GrammarCompiler:
     else happens. Equal grammars are compiled once. Safe to use from several threads.
     """
 
-    def __init__(self, launch: Callable[[], bytes]) -> None:
+    def __init__(self, launch: Callable[[], bytes], bounds: LimitsConfig) -> None:
         """``launch`` gives what ``assemble/grammar_main.py`` starts with; called with the first grammar."""
+        self._bounds = bounds
         self._process = _Process(launch)
         self._room = threading.BoundedSemaphore(MAX_COMPILING)
         self._lock = threading.Lock()
@@ -71,7 +73,7 @@ class GrammarCompiler:
 
     async def compile(self, wanted: StructuredOutput) -> CompiledGrammar:
         """As :meth:`compile_now`, in a thread unless the result is at hand."""
-        check_structured(wanted)
+        check_structured(wanted, self._bounds)
         with self._lock:
             known = self._known.get(wanted)
         if known is not None and known.done():
@@ -83,7 +85,7 @@ class GrammarCompiler:
 
         Within ``DEADLINE_S`` and a bit of its turn, once the process runs, whose start takes seconds.
         """
-        check_structured(wanted)
+        check_structured(wanted, self._bounds)
         with self._lock:
             known = self._known.get(wanted)
             if known is None:

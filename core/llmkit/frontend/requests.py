@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from llmkit.config import LimitsConfig
 from llmkit.contracts import (
     AddRequest,
     CompiledGrammar,
@@ -35,6 +36,7 @@ from llmkit.frontend.thinking import check_writable
 
 _FLAT_TEMPERATURE = 1e6
 """Above it every distribution is flat to single precision, in which larger ones may overflow."""
+_BOUNDS = LimitsConfig()
 _CALLER = "llmkit.caller"
 """Names the caller among the keys of the prefix cache; no plugin can have this name."""
 
@@ -53,13 +55,29 @@ class Limits:
     """For requests that give none; 0 draws one."""
     isolate_callers: bool = False
     """Requests of different callers share no cached prefix."""
+    bounds: LimitsConfig = _BOUNDS
 
     @staticmethod
-    def of(ready: EngineReady, model: FrontModel, seed: int, *, isolate_callers: bool = False) -> Limits:
+    def of(
+        ready: EngineReady,
+        model: FrontModel,
+        seed: int,
+        *,
+        isolate_callers: bool = False,
+        bounds: LimitsConfig = _BOUNDS,
+    ) -> Limits:
         """Ends of sequence that the model has no row for cannot come and are left out."""
         ends = tuple(token_id for token_id in model.eos_ids if 0 <= token_id < ready.vocab_size)
         default_max_tokens = model.generation_defaults.get("max_tokens")
-        return Limits(ready.max_model_len, ready.vocab_size, ends, default_max_tokens, seed, isolate_callers)
+        return Limits(
+            ready.max_model_len,
+            ready.vocab_size,
+            ends,
+            default_max_tokens,
+            seed,
+            isolate_callers,
+            bounds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +140,7 @@ def make_requests(
 
     :raises RequestError: anything about the request is wrong.
     """
-    check_params(params, limits.vocab_size)
+    check_params(params, limits.vocab_size, limits.bounds)
     check_salt(context.cache_salt)
     ids = list(truncated(prompt_ids, params, limits))
     default = context.default_max_tokens

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from llmkit.contracts import Tokenizer
-from llmkit.frontend.check import check_fits
+from llmkit.frontend.check import check_fits, check_prompt_chars
 from llmkit.frontend.fields import check_text, check_token_ids
 
 LONG = 4096
@@ -16,8 +16,10 @@ LONG = 4096
 class Texts:
     """One model's tokenizer for texts and ids that somebody else wrote."""
 
-    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int, most_chars: int | None = None) -> None:
+        """``most_chars`` of one text; None: as many as the context may hold."""
         self._tokenizer = tokenizer
+        self._most_chars = most_chars
         self._max_model_len = max_model_len
 
     async def prompt_ids(self, text: str, *, add_special_tokens: bool, whole: bool = True) -> list[int]:
@@ -25,13 +27,15 @@ class Texts:
         context.
         """
         check_text("prompt", text)
+        check_prompt_chars(text, self._most_chars)
         if whole:
             check_fits(text, self._tokenizer.longest_token, self._max_model_len)
         return await self._encode(text, add_special_tokens)
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """However many ids. :raises RequestError: it is no Unicode text."""
+        """However many ids. :raises RequestError: it is no Unicode text, or has too many characters."""
         check_text("prompt", text)
+        check_prompt_chars(text, self._most_chars)
         return await self._encode(text, add_special_tokens)
 
     async def decode(self, ids: Sequence[int], name: str) -> str:

@@ -16,6 +16,7 @@ from llmkit_openai_api.disconnect import unless_gone
 from llmkit_openai_api.request import (
     UnknownFields,
     check_model,
+    check_sizes,
     check_stream,
     name_field,
     not_yet,
@@ -126,6 +127,7 @@ async def render(
             "/v1/completions, or start the server with --chat-template",
             param="messages",
         )
+    check_sizes(services.config.limits, messages=body.messages, tools=body.tools)
     # Small bodies are rendered at once; larger ones in a thread, so that the streams of others go on.
     if len(await request.body()) < _OFF_LOOP_BYTES:
         return _render(services.chat, body, with_tools, with_opening)

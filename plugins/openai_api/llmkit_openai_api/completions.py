@@ -29,7 +29,6 @@ from llmkit_openai_api.schema import CompletionRequest
 ROUTE = "/v1/completions"
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for a request that names none; cut to the context."""
-MAX_PROMPTS = 1024
 
 
 def router(services: Services, unknown: UnknownFields) -> APIRouter:
@@ -39,7 +38,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue one prompt or several, whole or as a stream of chunks."""
         unknown.warn(body, ROUTE)
-        prompts = read_prompts(body.prompt)
+        prompts = read_prompts(body.prompt, services.config.limits.max_prompts)
         _check(body, services)
         choices = _choices(body, prompts, request, services)
         try:
@@ -57,7 +56,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
     return completions
 
 
-def read_prompts(value: Any) -> dict[str, Prompt]:
+def read_prompts(value: Any, most: int) -> dict[str, Prompt]:
     """A text, a list of texts, a list of token ids, or a list of those, as prompts by their place.
 
     What is in them is checked with the rest of the request.
@@ -71,9 +70,11 @@ def read_prompts(value: Any) -> dict[str, Prompt]:
         raise RequestError("prompt is an empty list; give at least one token or text", param="prompt")
     if type(value[0]) is int:
         return {"prompt": value}
-    if len(value) > MAX_PROMPTS:
+    if len(value) > most:
         raise RequestError(
-            f"prompt has {len(value)} prompts; one request may have at most {MAX_PROMPTS}", param="prompt"
+            f"prompt has {len(value)} prompts; one request may have at most {most} (--max-prompts)",
+            param="prompt",
+            code="array_above_max_length",
         )
     for position, item in enumerate(value):
         if not isinstance(item, str | list):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from starlette.requests import Request
 
 from llmkit import RequestError
-from llmkit.contracts import BeamSearch, RequestContext, SamplingParams, Services, listing
+from llmkit.contracts import BeamSearch, LimitsConfig, RequestContext, SamplingParams, Services, listing
 from llmkit_openai_api.schema import Body, SamplingBody
 from llmkit_openai_api.structured import structured_output
 
@@ -97,6 +97,18 @@ def check_model(services: Services, name: str | None) -> None:
             code="model_not_found",
             status=404,
         )
+
+
+def check_sizes(limits: LimitsConfig, **lists: Sequence[Any] | None) -> None:
+    """:raises RequestError: a list of the body is longer than its flag, ``--max-NAME``, allows."""
+    for name, given in lists.items():
+        most = getattr(limits, f"max_{name}")
+        if given is not None and len(given) > most:
+            raise RequestError(
+                f"{name} has {len(given)} items; it may have at most {most} (--max-{name})",
+                param=name,
+                code="array_above_max_length",
+            )
 
 
 def sampling_params(

@@ -21,7 +21,6 @@ MAX_PARTS = 32_768
 """Content parts and tool calls of all messages together."""
 MAX_TOKENS = 1 << 20
 """Ids to detokenize."""
-MAX_TOP_LOGPROBS = 20
 
 
 def _whole(value: Any) -> Any:
@@ -177,7 +176,7 @@ class ChatRequest(SamplingBody, Conversation):
     parse_output: bool | None = None
     """False leaves calls and reasoning in the content, as the model wrote them."""
     logprobs: bool | None = None
-    top_logprobs: Annotated[Integer, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[Integer, Field(ge=0)] | None = None
     modalities: Items[str] | None = None
 
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from llmkit.config import LimitsConfig
 from llmkit.errors import ContextLengthExceeded, RequestError
 from llmkit.frontend.check import (
     MAX_PLUGIN_ARGS_BYTES,
@@ -149,13 +150,13 @@ BAD = [
 
 @pytest.mark.parametrize("params", GOOD, ids=str)
 def test_good_parameters_pass(params):
-    check_params(SamplingParams(**params), VOCAB)
+    check_params(SamplingParams(**params), VOCAB, LimitsConfig())
 
 
 @pytest.mark.parametrize(("params", "param", "code"), BAD, ids=lambda value: str(value)[:40])
 def test_bad_parameters_are_refused_by_name(params, param, code):
     with pytest.raises(RequestError) as caught:
-        check_params(SamplingParams(**params), VOCAB)
+        check_params(SamplingParams(**params), VOCAB, LimitsConfig())
     assert (caught.value.param, caught.value.code, caught.value.status) == (param, code, 400)
     assert param in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -166,7 +167,7 @@ def test_every_field_is_checked():
     """A field of another type than its own is refused, whichever it is."""
     for field in SamplingParams.__struct_fields__:
         with pytest.raises(RequestError) as caught:
-            check_params(SamplingParams(**{field: object()}), VOCAB)
+            check_params(SamplingParams(**{field: object()}), VOCAB, LimitsConfig())
         assert caught.value.param == field
 
 
@@ -248,7 +249,7 @@ def test_routing_is_checked(salt, priority, param):
 
 def test_plugin_args_beyond_every_recursion_limit_are_refused():
     with pytest.raises(RequestError) as caught:
-        check_params(SamplingParams(plugin_args=_deep(5000)), VOCAB)
+        check_params(SamplingParams(plugin_args=_deep(5000)), VOCAB, LimitsConfig())
     assert caught.value.param == "plugin_args"
 
 

@@ -15,7 +15,7 @@ from llmkit import EngineError, RequestError, UsageError
 from llmkit.assemble.front import build_front
 from llmkit.assemble.grammar_main import answer
 from llmkit.assemble.grammars import grammar_compiler
-from llmkit.config import Config, sources
+from llmkit.config import Config, LimitsConfig, sources
 from llmkit.contracts import CompiledGrammar, GrammarBackend, StructuredOutput
 from llmkit.frontend.grammars import DEADLINE_S, GrammarCompiler
 from llmkit.plugins import load_plugins
@@ -239,7 +239,7 @@ def test_a_process_that_is_being_started_can_be_closed() -> None:
         asked.set()
         return b""
 
-    compiler = GrammarCompiler(launch)
+    compiler = GrammarCompiler(launch, LimitsConfig())
     failures: list[BaseException] = []
 
     def compile_one() -> None:

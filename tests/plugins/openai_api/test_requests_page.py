@@ -7,24 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from llmkit.contracts import SamplingParams
+from llmkit.config.flags import flags
+from llmkit.contracts import LimitsConfig, SamplingParams
 from llmkit.frontend import check
-from llmkit.types import MAX_CHOICES, MAX_GRAMMAR_CHARS, MAX_LOGPROBS, MAX_STOP_STRINGS
-from llmkit_openai_api import completions, schema
+from llmkit_openai_api import schema
 
 PAGE = (Path(__file__).parents[3] / "docs" / "requests.md").read_text()
+BOUNDS = LimitsConfig()
 LIMITS = {
-    "n": [MAX_CHOICES],
-    "logprobs": [MAX_LOGPROBS],
-    "stop": [MAX_STOP_STRINGS, check.MAX_STOP_CHARS],
+    "n": [BOUNDS.max_n],
+    "best_of": [BOUNDS.max_best_of],
+    "logprobs": [BOUNDS.max_logprobs],
+    "stop": [BOUNDS.max_stop_strings, check.MAX_STOP_CHARS],
     "stop_token_ids": [check.MAX_STOP_TOKEN_IDS],
     "logit_bias": [check.MAX_LOGIT_BIAS],
     "bad_words": [check.MAX_BAD_WORDS, check.MAX_BAD_WORD_CHARS],
     "cache_salt": [check.MAX_SALT_CHARS],
     "plugin_args": [check.MAX_PLUGIN_ARGS_BYTES, check.MAX_PLUGIN_ARGS_DEPTH],
-    "what an answer must be": [MAX_GRAMMAR_CHARS],
-    "messages": [schema.MAX_MESSAGES, schema.MAX_PARTS],
-    "prompt": [completions.MAX_PROMPTS],
+    "what an answer must be": [BOUNDS.max_schema_chars],
+    "tools": [BOUNDS.max_tools],
+    "messages": [BOUNDS.max_messages, schema.MAX_PARTS],
+    "prompt": [BOUNDS.max_prompts],
+    "one prompt": [],
     "any other list or object": [schema.MAX_ITEMS],
 }
 
@@ -39,7 +43,13 @@ def table(heading: str) -> dict[str, str]:
 def test_the_limits_are_those_that_hold() -> None:
     said = {cell.split(",")[0].strip("`"): other for cell, other in table("Limits").items()}
     assert {name: [int(n) for n in re.findall(r"\d+", text)] for name, text in said.items()} == LIMITS
-    assert schema.MAX_TOP_LOGPROBS == MAX_LOGPROBS
+    assert BOUNDS.max_messages <= schema.MAX_MESSAGES
+
+
+def test_the_flags_that_move_them_are_there() -> None:
+    said = {name for cell in table("Limits").values() for name in re.findall(r"--[\w-]+", cell)}
+    others = {"--max-request-bytes", "--max-concurrent-requests-per-key"}
+    assert said | others == {flag.names[0] for flag in flags() if flag.section == "limits"}
 
 
 @pytest.mark.parametrize("body", [schema.ChatRequest, schema.CompletionRequest])
