@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from llmkit_openai_api.extensions import Extensions
-from llmkit_openai_api.schema import MAX_MESSAGES, MAX_TOP_LOGPROBS, Body, Integer, Items, Number, Object
+from llmkit_openai_api.schema import MAX_MESSAGES, Body, Integer, Items, Number, Object
 
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
@@ -217,7 +217,7 @@ class ResponsesRequest(Asked, Extensions):
     stream_options: ResponsesStreamOptions | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_k: Integer | None = None
-    top_logprobs: Annotated[Integer, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[Integer, Field(ge=0)] | None = None
     """Besides that of each token, where ``include`` asks for logprobs."""
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     truncate_prompt_tokens: Integer | None = None
