@@ -9,6 +9,9 @@ from pydantic import Discriminator, Field, Tag
 from llmkit_openai_api.extensions import Extensions
 from llmkit_openai_api.schema import MAX_MESSAGES, Body, Integer, Items, Number, Object
 
+MAX_TOP_LOGPROBS = 20
+"""OpenAI's; what is asked for is bounded by ``--max-logprobs`` too."""
+
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
@@ -217,7 +220,7 @@ class ResponsesRequest(Asked, Extensions):
     stream_options: ResponsesStreamOptions | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_k: Integer | None = None
-    top_logprobs: Annotated[Integer, Field(ge=0)] | None = None
+    top_logprobs: Annotated[Integer, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     """Besides that of each token, where ``include`` asks for logprobs."""
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     truncate_prompt_tokens: Integer | None = None
