@@ -45,6 +45,12 @@ class ServerConfig:
         minimum=0.001,
         maximum=86400,
     )
+    sse_keepalive: float = option(
+        15.0,
+        "seconds of silence after which a stream gets a comment, so that proxies keep it open; 0: never",
+        minimum=0,
+        maximum=86400,
+    )
     enable_log_requests: bool = option(False, "log every request's prompt size and parameters")
     enable_admin_routes: bool = option(
         False, "serve the routes that change or show the server itself, such as /sleep and /server_info"

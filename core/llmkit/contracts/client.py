@@ -26,6 +26,9 @@ class OutputStream(Protocol):
     async def __anext__(self) -> StepOutput:
         """:raises EngineDead: the engine is gone; at the latest two seconds after it died."""
 
+    def ready(self) -> Sequence[StepOutput]:
+        """The outputs that would come now without waiting, taken; errors wait for ``anext``."""
+
     async def aclose(self) -> None:
         """Abort the request if it still runs."""
 
@@ -79,6 +82,11 @@ class Generation(Protocol):
     """``params.n``, unless a plugin has changed that."""
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Event]]: ...
+    async def __anext__(self) -> tuple[int, Event]: ...
+    def ready(self) -> Sequence[tuple[int, Event]]:
+        """The events that would come now without waiting, taken: what a step of the engine gave together can
+        be sent together."""
+
     async def aclose(self) -> None: ...
     @property
     def usage(self) -> Usage:

@@ -76,6 +76,12 @@ class BeamGeneration:
             raise StopAsyncIteration
         return self._events.popleft()
 
+    def ready(self) -> Sequence[tuple[int, Event]]:
+        """As ``contracts.Generation.ready``."""
+        events = [*self._events]
+        self._events.clear()
+        return events
+
     async def aclose(self) -> None:
         """Abort what still runs; no more events come."""
         self._events.clear()

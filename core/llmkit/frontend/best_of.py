@@ -42,6 +42,13 @@ class BestOf:
             raise StopAsyncIteration
         return self._given.popleft()
 
+    def ready(self) -> Sequence[tuple[int, Event]]:
+        """As ``contracts.Generation.ready``."""
+        given = [*(self._given or ())]
+        if self._given is not None:
+            self._given.clear()
+        return given
+
     async def aclose(self) -> None:
         """As ``contracts.Generation.aclose``."""
         self._given = deque()

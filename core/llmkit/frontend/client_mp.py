@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class SocketEngineClient:
         self.failed = asyncio.Event()
         self.failure: EngineFailed | None = None
         """What the engine said when it gave up."""
+        self.loop = asyncio.get_running_loop()
         self._context = zmq.asyncio.Context()
         self._to_engine = self._bind(zmq.PUSH, directory / IN_SOCKET)
         self._from_engine = self._bind(zmq.PULL, directory / OUT_SOCKET)
@@ -197,23 +199,24 @@ class SocketEngineClient:
 class _Stream:
     """One request's outputs, read by one task."""
 
-    __slots__ = ("_arrived", "_client", "_error", "_open", "_outputs", "_request_id")
+    __slots__ = ("_client", "_error", "_open", "_outputs", "_reader", "_request_id")
 
     def __init__(self, client: SocketEngineClient, request_id: str) -> None:
         self._client = client
         self._request_id = request_id
         self._outputs: deque[StepOutput] = deque()
-        self._arrived = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None
+        """Of the task that waits for the next output."""
         self._error: EngineDead | None = None
         self._open = True
 
     def put(self, output: StepOutput) -> None:
         self._outputs.append(output)
-        self._arrived.set()
+        self._wake()
 
     def fail(self, error: EngineDead) -> None:
         self._error = error
-        self._arrived.set()
+        self._wake()
 
     def __aiter__(self) -> _Stream:
         return self
@@ -227,15 +230,27 @@ class _Stream:
             if self._error is not None:
                 self._open = False
                 raise self._error
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._reader = self._client.loop.create_future()
+            await self._reader
         raise StopAsyncIteration
+
+    def ready(self) -> Sequence[StepOutput]:
+        if not self._outputs:
+            return ()
+        outputs = [*self._outputs]
+        self._outputs.clear()
+        self._open = self._open and outputs[-1].finish is None
+        return outputs
 
     async def aclose(self) -> None:
         self._open = False
         self._outputs.clear()
-        self._arrived.set()
+        self._wake()
         self._client._closed(self._request_id)
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
 def _ignore_cancel(sent: asyncio.Future[Any]) -> None:

@@ -90,6 +90,8 @@ class EngineGeneration:
         if accepted.params.prompt_logprobs is not None and len(self._requests) > 1:
             self._early = []
         self._streams: list[OutputStream] = []
+        self._to_close: list[int] = []
+        """Choices that their text has ended, while the engine is still at them."""
         self._outputs: Merged[Outcome] | None = None
 
     async def start(self, client: EngineClient) -> None:
@@ -127,7 +129,11 @@ class EngineGeneration:
         return self
 
     async def __anext__(self) -> tuple[int, Event]:
-        while not self._events:
+        while True:
+            if self._to_close:
+                await self._close_ended()
+            if self._events:
+                return self._events.popleft()
             if not self._live or self._outputs is None:
                 raise StopAsyncIteration
             if self._deadline is None:
@@ -139,12 +145,20 @@ class EngineGeneration:
                 except TimeoutError:
                     await self._time_out(self._deadline)
                     continue
-            if index in self._live:
-                await self._follow(index, outcome)
-        return self._events.popleft()
+            self._follow(index, outcome)
+
+    def ready(self) -> Sequence[tuple[int, Event]]:
+        """As ``contracts.Generation.ready``."""
+        if self._outputs is not None and self._live:
+            for index, outcome in self._outputs.ready():
+                self._follow(index, outcome)
+        events = [*self._events]
+        self._events.clear()
+        return events
 
     async def aclose(self) -> None:
         """Abort what still runs; no more events come."""
+        await self._close_ended()
         self._events.clear()
         self._early = None
         live = sorted(self._live)
@@ -152,7 +166,9 @@ class EngineGeneration:
             self._end(index, FinishReason.ABORT)
         await self._close_streams(live)
 
-    async def _follow(self, index: int, outcome: Outcome) -> None:
+    def _follow(self, index: int, outcome: Outcome) -> None:
+        if index not in self._live:
+            return
         pipeline = self._pipelines[index]
         if isinstance(outcome, EngineError):
             events = pipeline.fail(str(outcome))
@@ -162,7 +178,12 @@ class EngineGeneration:
                 self._notes.token()
         self._take(index, events)
         if pipeline.abort_needed:
-            await self._close_streams([index])
+            self._to_close.append(index)
+
+    async def _close_ended(self) -> None:
+        """Abort in the engine what the text has ended."""
+        ended, self._to_close = self._to_close, []
+        await self._close_streams(ended)
 
     async def _time_out(self, deadline: Deadline) -> None:
         live = sorted(self._live)
@@ -231,6 +252,13 @@ class _Outcomes:
 
     def __aiter__(self) -> _Outcomes:
         return self
+
+    def ready(self) -> Sequence[Outcome]:
+        if self._ended:
+            return ()
+        outputs = self._stream.ready()
+        self._ended = bool(outputs) and outputs[-1].finish is not None
+        return outputs
 
     async def __anext__(self) -> Outcome:
         if self._ended:

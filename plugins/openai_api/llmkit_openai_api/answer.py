@@ -7,6 +7,9 @@ import time
 import uuid
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
+
 from llmkit import __version__
 from llmkit.contracts import Finished, FinishReason, Services, Usage
 from llmkit_openai_api.wire import (
@@ -52,6 +55,11 @@ def usage_body(usage: Usage) -> UsageBody:
         PromptDetails(usage.cached_tokens),
         CompletionDetails(usage.reasoning_tokens),
     )
+
+
+def partial_usage_body(usage: Usage) -> UsageBody:
+    """Of a choice under way; nobody tells its reasoning from the rest yet."""
+    return msgspec.structs.replace(usage_body(usage), completion_tokens_details=UNSET)
 
 
 def finish_reason(finished: Finished) -> str:

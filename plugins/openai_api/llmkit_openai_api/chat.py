@@ -40,14 +40,15 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
         """Answer a conversation, whole or as a stream of chunks."""
         unknown.warn(body, ROUTE)
         try:
-            include_usage = wants_usage(body)
+            usage = wants_usage(body)
             choices = await unless_gone(request.receive, conversation_choices(body, request, services))
             return await respond(
+                services,
                 request,
                 choices,
                 lambda: ChatShape(services, body, choices),
                 stream=bool(body.stream),
-                include_usage=include_usage,
+                usage=usage,
             )
         except RequestError as error:
             name_chat_field(error, body)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from llmkit import Draining, EngineError, RequestError, RequestTimeout
 from llmkit.contracts import (
@@ -51,7 +53,9 @@ class Choices:
         self._begins: list[int] = []
         """Prompt's place -> its first choice."""
         self._events: Merged[tuple[int, Event]] | None = None
-        self._first: tuple[int, Event] | None = None
+        self._first: asyncio.Task[None] | None = None
+        """Takes the first event, while nobody has it."""
+        self._arrived: deque[tuple[int, Event]] = deque()
 
     @property
     def count(self) -> int:
@@ -69,6 +73,11 @@ class Choices:
             sum(part.reasoning_tokens for part in parts),
         )
 
+    def usage_so_far(self, index: int, completion_tokens: int) -> Usage:
+        """Of one choice that has so many tokens; nobody tells its reasoning from the rest yet."""
+        prompt = self._generations[self._places[index]].usage
+        return Usage(prompt.prompt_tokens, completion_tokens, prompt.cached_tokens)
+
     def place(self, index: int) -> int:
         """Which of the prompts a choice continues; once :meth:`submit` is done."""
         return self._places[index]
@@ -77,15 +86,20 @@ class Choices:
         """The prompt of a choice as the model gets it; once :meth:`submit` is done."""
         return self._generations[self._places[index]].prompt_ids
 
-    async def start(self) -> None:
+    async def start(self, patience_s: float | None = None) -> None:
         """Queue the choices of every prompt and wait for the first event, so that a failure before it is an
-        exception and not a stream.
+        exception and not a stream. After ``patience_s`` it is waited for no longer.
 
         :raises RequestError: one prompt is wrong.
         :raises EngineError: the engine failed or is gone.
         """
         await self.submit()
-        self._first = await self._next()
+        first = self._first = asyncio.create_task(self._take())
+        await asyncio.wait({first}, timeout=patience_s)
+        if first.done():
+            self._first = None
+            first.result()
+            raise_failure(self._arrived[0][1])
 
     async def submit(self) -> None:
         """As :meth:`start`, without the wait: for an answer that nobody waits for."""
@@ -105,28 +119,44 @@ class Choices:
             self._begins.append(len(self._places))
             self._places += [len(self._generations)] * generation.num_choices
             self._generations.append(generation)
-        self._events = Merged([aiter(generation) for generation in self._generations])
+        self._events = Merged(self._generations)
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Event]]:
         return self
 
     async def __anext__(self) -> tuple[int, Event]:
         """(index, event). :raises EngineError: a choice failed; nothing follows."""
-        first, self._first = self._first, None
-        return first if first is not None else await self._next()
+        if not self._arrived:
+            first, self._first = self._first, None
+            await (self._take() if first is None else first)
+        index, event = self._arrived.popleft()
+        raise_failure(event)
+        return index, event
+
+    def ready(self) -> Iterator[tuple[int, Event]]:
+        """The events that would come now without waiting, up to one that failed."""
+        assert self._events is not None, "submit comes first"
+        self._arrived += map(self._numbered, self._events.ready())
+        while self._arrived and not _failed(self._arrived[0][1]):
+            yield self._arrived.popleft()
 
     async def aclose(self) -> None:
         """Idempotent."""
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.gather(self._first, return_exceptions=True)
         for position in range(len(self._generations) if self._events is not None else 0):
             assert self._events is not None
             self._events.stop(position)
         for generation in self._generations:
             await generation.aclose()
 
-    async def _next(self) -> tuple[int, Event]:
+    async def _take(self) -> None:
         assert self._events is not None, "submit comes first"
-        position, (index, event) = await anext(self._events)
-        raise_failure(event)
+        self._arrived.append(self._numbered(await anext(self._events)))
+
+    def _numbered(self, arrival: tuple[int, tuple[int, Event]]) -> tuple[int, Event]:
+        position, (index, event) = arrival
         return self._begins[position] + index, event
 
 
@@ -143,6 +173,10 @@ def raise_failure(event: Event) -> None:
             raise EngineError(event.error or "the engine failed on this request")
         if event.reason is FinishReason.ABORT:
             raise Draining(event.error or "the server stopped before the answer was complete")
+
+
+def _failed(event: Event) -> bool:
+    return isinstance(event, Finished) and event.reason in (FinishReason.ERROR, FinishReason.ABORT)
 
 
 def _name_prompt(error: RequestError, name: str) -> None:

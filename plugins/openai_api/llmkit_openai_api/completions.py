@@ -43,11 +43,12 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
         choices = _choices(body, prompts, request, services)
         try:
             return await respond(
+                services,
                 request,
                 choices,
                 lambda: CompletionShape(services, body, list(prompts.values()), choices),
                 stream=bool(body.stream),
-                include_usage=wants_usage(body),
+                usage=wants_usage(body),
             )
         except RequestError as error:
             name_field(error, body)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
 from llmkit import RequestError
 
@@ -40,29 +38,6 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
         gone.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-
-
-class EventStream(StreamingResponse):
-    """Server-sent events; calls ``close`` when they end or the client hangs up, begun or not."""
-
-    def __init__(self, frames: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(
-            frames,
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-        )
-        self._frames = frames
-        self._close = close
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            with suppress(ClientGone):
-                await unless_gone(receive, self.stream_response(send))
-        finally:
-            try:
-                await self._frames.aclose()
-            finally:
-                await self._close()
 
 
 async def _hangs_up(receive: Receive) -> None:

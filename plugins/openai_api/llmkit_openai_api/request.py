@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from starlette.requests import Request
 
@@ -203,13 +203,21 @@ def name_field(error: RequestError, body: SamplingBody, **names: str) -> None:
     error.param = name
 
 
-def wants_usage(body: SamplingBody) -> bool:
+class UsageAsked(NamedTuple):
+    """Where a stream says what it used."""
+
+    at_end: bool = False
+    in_chunks: bool = False
+
+
+def wants_usage(body: SamplingBody) -> UsageAsked:
     """:raises RequestError: stream options without a stream."""
-    if body.stream_options is None:
-        return False
+    options = body.stream_options
+    if options is None:
+        return UsageAsked()
     if not body.stream:
         raise RequestError("stream_options is only allowed with stream true", param="stream_options")
-    return bool(body.stream_options.include_usage)
+    return UsageAsked(bool(options.include_usage), bool(options.continuous_usage_stats))
 
 
 def _extras(body: Body) -> Iterator[tuple[str, Any]]:
@@ -309,6 +317,5 @@ _REFUSED: Mapping[str, Callable[[Any], bool]] = {
     "logits_processors": _falsy,
     "mm_processor_kwargs": _falsy,
     "prompt_embeds": _never,
-    "stream_options.continuous_usage_stats": _falsy,
     "web_search_options": _never,
 }

@@ -49,6 +49,8 @@ class Body(BaseModel):
 
 class StreamOptions(Body):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """vLLM's: every chunk has the usage of its choice so far."""
 
 
 class ResponseFormat(Body):

@@ -22,7 +22,8 @@ class UsageBody(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
+    """Not in a chunk's, which counts one choice so far."""
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

@@ -33,6 +33,9 @@ class Stream:
             await asyncio.Event().wait()
         return self._outputs.pop(0)
 
+    def ready(self):
+        return ()
+
     async def aclose(self):
         self._aborted.append(self.request.request_id)
 

@@ -167,6 +167,9 @@ class _Outputs:
                 step.cancel()
             await asyncio.gather(step, died, return_exceptions=True)
 
+    def ready(self) -> Sequence[StepOutput]:
+        return ()
+
     async def aclose(self) -> None:
         if self._step is not None:
             self._step.cancel()
