@@ -72,7 +72,8 @@ def validate_stream(lines: Iterable[str]) -> StreamedAnswer:
     The grammar: frames of one ``data:`` line and a blank one; one id, object, time and model in all; for each
     index (chat) the role once and first, pieces, one finish chunk with an empty delta and nothing after it;
     calls in the order of their indices, each with id, type and name once and first; at most one usage chunk,
-    with no choices, behind all of them; ``[DONE]`` last.
+    with no choices, behind all of them; ``[DONE]`` last. Other chunks have a usage all of them or none: of
+    their choice, and it never falls. Comments may stand between frames.
     Or an ``error`` object last, without ``[DONE]``.
 
     :raises StreamError: the first line that breaks it.
@@ -90,6 +91,8 @@ class _Grammar:
     def __init__(self) -> None:
         self._head: tuple[Any, ...] | None = None
         self._over = False
+        self._used: dict[int, int] = {}
+        """Choice -> its tokens as the last of its chunks counts them, where chunks do."""
 
     def read(self, data: str, answer: StreamedAnswer) -> None:
         _need(not self._over, "nothing follows the end", data)
@@ -107,11 +110,21 @@ class _Grammar:
         self._check_head(chunk, data)
         answer.chunks.append(chunk)
         _need(answer.usage is None, "usage is the last chunk", data)
-        if chunk.get("usage") is not None:
-            answer.usage = _usage(chunk, data)
+        usage = None if chunk.get("usage") is None else _usage(chunk, data)
+        if usage is not None and not chunk["choices"]:
+            counted = sum(self._used.values())
+            _need(counted <= usage["completion_tokens"], "usage counts what chunks have counted", data)
+            answer.usage = usage
             return
-        _need(len(chunk["choices"]) == 1, "one choice a chunk", data)
+        _need(len(chunk["choices"]) == 1, "one choice a chunk, and none in the usage chunk", data)
+        self._count(chunk["choices"][0]["index"], usage, first=len(answer.chunks) == 1, data=data)
         self._read_choice(chunk, chunk["choices"][0], answer, data)
+
+    def _count(self, index: int, usage: dict[str, Any] | None, *, first: bool, data: str) -> None:
+        _need(first or (usage is not None) == bool(self._used), "all chunks have a usage or none", data)
+        if usage is not None:
+            _need(usage["completion_tokens"] >= self._used.get(index, 0), "usage never falls", data)
+            self._used[index] = usage["completion_tokens"]
 
     def end(self, answer: StreamedAnswer) -> None:
         _need(self._over, "the stream ends with [DONE] or an error", "")
@@ -187,7 +200,6 @@ def _decoded(data: str) -> dict[str, Any]:
 
 def _usage(chunk: dict[str, Any], data: str) -> dict[str, Any]:
     usage: dict[str, Any] = chunk["usage"]
-    _need(chunk["choices"] == [], "the usage chunk has no choices", data)
     total = usage["prompt_tokens"] + usage["completion_tokens"]
     _need(usage["total_tokens"] == total, "total_tokens is the sum", data)
     return usage

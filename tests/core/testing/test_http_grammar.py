@@ -55,6 +55,30 @@ def test_an_error_may_end_a_stream_anywhere() -> None:
     assert validate_stream(lines([*GOOD[:4], ERROR])).error == ERROR["error"]
 
 
+def test_chunks_may_count_their_choice() -> None:
+    assert validate_stream(lines(counted(1, 1, 2, 0))).usage == USAGE["usage"]
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 0, 0), (1, None, 1, 1), (1, 1, 2, 1)])
+def test_counts_that_fall_miss_or_exceed_the_whole_are_found(counts: tuple[int | None, ...]) -> None:
+    with pytest.raises(StreamError):
+        validate_stream(lines(counted(*counts)))
+
+
+def counted(*counts: int | None) -> list[Any]:
+    """A stream whose chunks say how many tokens their choice has."""
+    chunks = [
+        chunk(0, {"role": "assistant", "content": ""}),
+        chunk(0, {"content": "a"}),
+        chunk(0, {}, "stop"),
+        chunk(1, {"role": "assistant"}, None),
+    ]
+    for part, count in zip(chunks, counts, strict=True):
+        if count is not None:
+            part["usage"] = {"prompt_tokens": 1, "completion_tokens": count, "total_tokens": 1 + count}
+    return [*chunks, chunk(1, {}, "stop") | {"usage": chunks[3].get("usage")}, USAGE, "[DONE]"]
+
+
 def _drop(position: int) -> Callable[[list[Any]], None]:
     return lambda events: events.pop(position) and None
 
