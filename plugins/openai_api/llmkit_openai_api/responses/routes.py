@@ -12,7 +12,8 @@ from llmkit import RequestError
 from llmkit.contracts import Services, read_tools
 from llmkit_openai_api.chat import conversation_choices, render
 from llmkit_openai_api.choices import Choices
-from llmkit_openai_api.disconnect import EventStream, unless_gone
+from llmkit_openai_api.disconnect import unless_gone
+from llmkit_openai_api.event_stream import EventStream
 from llmkit_openai_api.request import UnknownFields, check_model, refuse_unsupported
 from llmkit_openai_api.responses.asked import LOGPROBS, as_chat
 from llmkit_openai_api.responses.items import Item, input_items
@@ -68,7 +69,8 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
                 " or background true",
                 param="stream",
             )
-        return EventStream(run.follow(-1 if starting_after is None else starting_after), _nothing)
+        events = run.follow(-1 if starting_after is None else starting_after)
+        return EventStream(events, _nothing, keepalive_s=services.config.server.sse_keepalive)
 
     @responses.delete(f"{ROUTE}/{{response_id}}", response_model=None)
     async def delete_response(response_id: str, request: Request) -> Response:
@@ -113,6 +115,7 @@ async def _create(
 ) -> Response:
     check_model(services, body.model)
     refuse_unsupported(body)
+    keepalive_s = services.config.server.sse_keepalive
     stores = body.store is not False and store.enabled
     if body.background and not stores:
         why = "store is false" if store.enabled else "this server stores none (--max-stored-responses 0)"
@@ -122,7 +125,9 @@ async def _create(
     try:
         choices = await unless_gone(request.receive, conversation_choices(chat.body, request, services))
         try:
-            await unless_gone(request.receive, choices.submit() if body.background else choices.start())
+            patience_s = (keepalive_s or None) if body.stream else None
+            waited = choices.submit() if body.background else choices.start(patience_s)
+            await unless_gone(request.receive, waited)
         except BaseException:
             await choices.aclose()
             raise
@@ -146,7 +151,7 @@ async def _create(
             await stored.run.aclose()
             store.settle(stored)
 
-    return EventStream(frames, close)
+    return EventStream(frames, close, keepalive_s=keepalive_s)
 
 
 async def _whole(stored: StoredResponse, store: StoredResponses, request: Request) -> Response:
