@@ -32,6 +32,7 @@ from llmkit.frontend.services import FrontModel
 from llmkit.registry import Registry
 from llmkit.text import listing, nearest
 
+SHIPPED_TEMPLATES = Path(__file__).parent.parent / "chat_templates"
 MAX_FILE_BYTES = 1 << 20
 """Of a chat template or a generation config given by hand."""
 _PREFIX = re.compile(r"([A-Za-z0-9][\w.+-]*):(.*)", re.DOTALL)
@@ -90,7 +91,9 @@ def open_frontend(config: Config, opened: OpenedModel, components: Registry) -> 
     stages, stage_choices = open_stages(config, components)
     return FrontModel(
         tokenizer=tokenizer,
-        chat=None if template is None else ChatTemplate(template, tokenizer),
+        chat=None
+        if template is None
+        else ChatTemplate(template, tokenizer, content_format=config.model.chat_template_content_format),
         generation_defaults=_generation_defaults(config, opened.info),
         eos_ids=_eos_ids(_generation_config(config, opened.info), opened.info.config, tokenizer),
         formats=formats,
@@ -161,9 +164,16 @@ def _tokenizer_files(
 
 
 def _template_given(given: str) -> str:
-    """``--chat-template``: a file, or the template itself."""
+    """``--chat-template``: a file, the template itself, or the name of a shipped one."""
     if "{{" in given or "{%" in given or "\n" in given:
         return given
+    shipped = {path.stem: path for path in SHIPPED_TEMPLATES.glob("*.jinja")}
+    if given in shipped and not Path(given).exists():
+        return shipped[given].read_text(encoding="utf-8")
+    if not Path(given).exists() and Path(given).name == given:
+        raise UsageError(
+            f"--chat-template {given}: there is no such file; llmkit ships {listing(sorted(shipped))}"
+        )
     return _read_text("--chat-template", Path(given))
 
 

@@ -69,7 +69,14 @@ class ModelConfig:
     output_stage: tuple[str, ...] = option(
         (), "what answers go through after the parsers, in this order; may be repeated", kind="output_stage"
     )
-    chat_template: str | None = option(None, "a Jinja file, or the template itself")
+    chat_template: str | None = option(
+        None, "a Jinja file, the template itself, or the name of a shipped one, such as chatml"
+    )
+    chat_template_content_format: str = option(
+        "auto",
+        "what the template takes as content: a string, or openai's parts; auto reads the template",
+        choices=("auto", "string", "openai"),
+    )
     seed: int = option(0, "of dummy weights, and of requests that give none where it is not 0", minimum=0)
     logprobs_mode: str = option(
         "raw",

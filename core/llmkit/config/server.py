@@ -64,6 +64,11 @@ class ServerConfig:
     max_stored_response_bytes: int = option(
         256 << 20, "bytes that kept responses may take together", parse=parse_size, minimum=0, maximum=1 << 40
     )
+    strict_requests: bool = option(False, "refuse request fields that no schema knows; else the log warns")
+    trust_request_chat_template: bool = option(
+        False, "let requests bring a chat template of their own; it runs sandboxed and bounded"
+    )
+    response_role: str = option("assistant", "role of the answers in chats")
     log_level: str = option("info", "how much to log", choices=("debug", "info", "warning", "error"))
 
     @property

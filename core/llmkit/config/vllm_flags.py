@@ -92,11 +92,12 @@ class _Group(NamedTuple):
 _SAME = (
     _Group(
         "",
-        switches="--trust-remote-code --enable-prefix-caching --enable-log-requests --allow-credentials",
+        switches="--trust-remote-code --enable-prefix-caching --enable-log-requests --allow-credentials "
+        "--trust-request-chat-template",
         values="--model --tokenizer --revision --seed --max-num-seqs --num-gpu-blocks-override "
         "--host --port --uds --root-path --ssl-certfile --ssl-keyfile --ssl-ca-certs --ssl-ciphers "
         "--allowed-methods --allowed-headers "
-        "--generation-config --chat-template --config",
+        "--generation-config --chat-template --chat-template-content-format --response-role --config",
     ),
     _Group("several: repeat the flag, or one after another behind MODEL", values="--served-model-name"),
     _Group("several as above; plugin routes need one too", values="--api-key"),
@@ -257,10 +258,8 @@ _NOT_YET = (
     ),
     _Group(
         "the API has no setting for it",
-        switches="--return-tokens-as-token-ids --enable-force-include-usage "
-        "--enable-per-request-metrics --trust-request-chat-template",
-        values="--response-role --chat-template-content-format --default-chat-template-kwargs "
-        "--override-generation-config",
+        switches="--return-tokens-as-token-ids --enable-force-include-usage --enable-per-request-metrics",
+        values="--default-chat-template-kwargs --override-generation-config",
     ),
     _Group(
         "logs have one switch, --log-level, and --enable-log-requests",

@@ -235,6 +235,12 @@ class Services(Protocol):
     """The engine's own account of itself."""
 
     def stats(self) -> EngineStats: ...
+    def renderer(self, template: str) -> ChatRenderer:
+        """For a chat template that a request brings; may take a while, so not for the event loop.
+
+        :raises RequestError: this server takes none from requests, or it is not valid or far too long.
+        """
+
     async def reset_prefix_cache(self) -> bool:
         """Forget the KV of every request that has ended; True if none runs, which keeps its own.
 

@@ -11,18 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 
 from llmkit.contracts.tokenizer import Tokenizer
 from llmkit.errors import CheckpointError, RequestError
 from llmkit.frontend.fields import check_text, shown
-from llmkit.frontend.history import CallForm
+from llmkit.frontend.history import CallForm, as_calls
 from llmkit.frontend.template_limits import budget
 from llmkit.frontend.template_sandbox import TEMPLATE_FAULTS, Sandbox
 from llmkit.text import listing
 
 MAX_TEMPLATE_CHARS = 1 << 20
 MAX_PROMPT_CHARS = 1 << 24
+MAX_FAULT_CHARS = 500
+"""Of a template's own words in an error."""
 
 ContentFormat = Literal["string", "parts", "either"]
 """What a template takes as a message's ``content``: text, a list of parts, or it looks which."""
@@ -57,24 +59,34 @@ class ChatTemplate:
     Immutable, so safe in several threads.
     """
 
-    def __init__(self, template: str, tokenizer: Tokenizer) -> None:
-        """:raises CheckpointError: it is no valid Jinja, or far too long."""
+    def __init__(self, template: str, tokenizer: Tokenizer, *, content_format: str = "auto") -> None:
+        """``content_format``: ``string`` or ``openai`` where the template is not to be asked.
+
+        :raises CheckpointError: it is no valid Jinja, or far too long or deep.
+        """
         if len(template) > MAX_TEMPLATE_CHARS:
             raise CheckpointError(
                 f"the chat template has {len(template)} characters; at most {MAX_TEMPLATE_CHARS} are read"
             )
         sandbox = Sandbox()
         try:
-            tree = sandbox.parse(template)
-            self._template = sandbox.from_string(template)
+            with budget():  # what is constant is computed now
+                tree = sandbox.parse(template)
+                self._template = sandbox.from_string(template)
         except jinja2.TemplateSyntaxError as error:
             raise CheckpointError(
                 f"the chat template is not valid Jinja: line {error.lineno}: {error.message}"
             ) from None
+        except (*TEMPLATE_FAULTS, SyntaxError, MemoryError) as error:
+            raise CheckpointError(
+                f"the chat template does not compile: {_words(error)[:MAX_FAULT_CHARS]}"
+            ) from None
         self._tokenizer = tokenizer
         self._protected = _PROTECTED | set(tokenizer.special_tokens) | set(sandbox.globals)
         self._knows_developer = "developer" in template
-        self.content_format: ContentFormat = _content_format(tree)
+        self._reads_documents = "documents" in meta.find_undeclared_variables(tree)
+        forced: dict[str, ContentFormat] = {"string": "string", "openai": "parts"}
+        self.content_format: ContentFormat = forced.get(content_format) or _content_format(tree)
         self._call_form = CallForm.of(template, tree)
         self._no_content = None if _wants_none(tree) else ""
 
@@ -157,6 +169,8 @@ class ChatTemplate:
                 param=f"{where}.role",
             )
         if fresh.get("role") == "assistant":
+            if not fresh.get("content") and isinstance(fresh.get("refusal"), str):
+                fresh["content"] = fresh["refusal"]
             # A turn of calls alone has no content; templates read it, most as text, some ask if it is none.
             fresh.setdefault("content", self._no_content)
         if fresh.get("role") == "developer" and not self._knows_developer:
@@ -177,6 +191,7 @@ class ChatTemplate:
     def _chat(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Fresh copies in the shape this template understands."""
         chat = [self._prepared(message, f"messages[{i}]") for i, message in enumerate(messages)]
+        as_calls(chat)
         self._call_form.apply(chat)
         return chat
 
@@ -189,6 +204,12 @@ class ChatTemplate:
     ) -> str:
         arguments = dict(template_args or {})
         self._refuse_protected(arguments)
+        if arguments.get("documents") and not self._reads_documents:
+            raise RequestError(
+                "documents: this model's chat template reads none; put them in a message",
+                param="documents",
+                code="unsupported_parameter",
+            )
         variables = {
             **self._tokenizer.special_tokens,
             "documents": None,
@@ -210,7 +231,9 @@ class ChatTemplate:
                         )
         except TEMPLATE_FAULTS as error:
             # A conversation the template refuses or cannot handle; its words say which.
-            raise RequestError(f"chat template: {_words(error)}", param="messages") from error
+            raise RequestError(
+                f"chat template: {_words(error)[:MAX_FAULT_CHARS]}", param="messages"
+            ) from error
         return "".join(pieces)
 
 

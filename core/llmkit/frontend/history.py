@@ -69,6 +69,21 @@ class CallForm:
             function["arguments"] = arguments
 
 
+def as_calls(chat: Sequence[dict[str, Any]]) -> None:
+    """The older form of one call a turn, in place: a ``function_call`` is a call, a ``function`` turn behind
+    it its result. No template of today reads that form.
+    """
+    latest = ""
+    for place, message in enumerate(chat):
+        called = message.pop("function_call", None)
+        if isinstance(called, dict) and not message.get("tool_calls"):
+            latest = f"call_{place}"
+            message["tool_calls"] = [{"id": latest, "type": "function", "function": called}]
+        if message.get("role") == "function":
+            message["role"] = "tool"
+            message.setdefault("tool_call_id", latest)
+
+
 def _calls(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():

@@ -21,11 +21,15 @@ from llmkit.contracts import (
     ServedModel,
     Tokenizer,
 )
-from llmkit.errors import EngineError
+from llmkit.errors import CheckpointError, EngineError, RequestError
+from llmkit.frontend.chat_template import ChatTemplate
 from llmkit.frontend.control import Door, FrontControl
+from llmkit.frontend.fields import check_text
 from llmkit.frontend.observers import Observers
 from llmkit.frontend.parsing import Formats
 from llmkit.frontend.stages import Stages
+
+MAX_REQUEST_TEMPLATE_CHARS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,30 @@ class FrontServices:
     def stats(self) -> EngineStats:
         """The latest; zeros before the first step."""
         return EngineStats() if self._client is None else self._client.stats
+
+    def renderer(self, template: str) -> ChatRenderer:
+        """As ``contracts.Services.renderer``."""
+        if not self.config.server.trust_request_chat_template:
+            raise RequestError(
+                "chat_template is not taken from requests here; start the server with"
+                " --trust-request-chat-template, or leave it out",
+                param="chat_template",
+                code="unsupported_parameter",
+            )
+        if len(template) > MAX_REQUEST_TEMPLATE_CHARS:
+            raise RequestError(
+                f"chat_template has {len(template)} characters; at most {MAX_REQUEST_TEMPLATE_CHARS} are"
+                " read",
+                param="chat_template",
+                code="string_above_max_length",
+            )
+        check_text("chat_template", template)
+        try:
+            return ChatTemplate(
+                template, self.tokenizer, content_format=self.config.model.chat_template_content_format
+            )
+        except CheckpointError as error:
+            raise RequestError(str(error), param="chat_template", code="invalid_value") from None
 
     async def reset_prefix_cache(self) -> bool:
         """As ``contracts.Services.reset_prefix_cache``."""

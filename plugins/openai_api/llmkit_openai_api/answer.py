@@ -26,9 +26,10 @@ from llmkit_openai_api.wire import (
 class Answer:
     """One answer's frame, the same in each of its chunks."""
 
-    def __init__(self, services: Services, prefix: str, kind: str) -> None:
+    def __init__(self, services: Services, prefix: str, kind: str, name: str | None = None) -> None:
+        """``name``: what the client calls the request; stands in the answer's id."""
         self.tokenizer = services.tokenizer
-        self._id = f"{prefix}-{uuid.uuid4().hex}"
+        self._id = f"{prefix}-{name or uuid.uuid4().hex}"
         self._kind = kind
         self._created = int(time.time())
         self._model = services.model.names[0]

@@ -13,14 +13,12 @@ from llmkit.contracts import ChatRenderer, Parsing, Services, ToolsAsked, read_t
 from llmkit_openai_api.chat_shape import ChatShape
 from llmkit_openai_api.choices import Choices
 from llmkit_openai_api.disconnect import unless_gone
+from llmkit_openai_api.fields import FieldRules
 from llmkit_openai_api.request import (
-    UnknownFields,
     check_model,
     check_sizes,
     check_stream,
     name_field,
-    not_yet,
-    refuse_unsupported,
     request_context,
     sampling_params,
     wants_usage,
@@ -32,13 +30,13 @@ ROUTE = "/v1/chat/completions"
 _OFF_LOOP_BYTES = 20_000
 
 
-def router(services: Services, unknown: UnknownFields) -> APIRouter:
+def router(services: Services, rules: FieldRules) -> APIRouter:
     chat = APIRouter()
 
     @chat.post(ROUTE, response_model=None)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation, whole or as a stream of chunks."""
-        unknown.warn(body, ROUTE)
+        rules.check(body, ROUTE)
         try:
             usage = wants_usage(body)
             choices = await unless_gone(request.receive, conversation_choices(body, request, services))
@@ -46,7 +44,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
                 services,
                 request,
                 choices,
-                lambda: ChatShape(services, body, choices),
+                lambda: ChatShape(services, body, choices, answer_role(services, body)),
                 stream=bool(body.stream),
                 usage=usage,
             )
@@ -122,17 +120,27 @@ async def render(
 
     :raises RequestError: there is no template, or it refuses these messages.
     """
-    if services.chat is None:
+    asked = _asked_template(body)
+    if asked is None and services.chat is None:
         raise RequestError(
             f"the model {services.model.names[0]!r} has no chat template, so it takes no messages; use "
             "/v1/completions, or start the server with --chat-template",
             param="messages",
         )
     check_sizes(services.config.limits, messages=body.messages, tools=body.tools)
+    chat = services.chat if asked is None else await asyncio.to_thread(services.renderer, asked)
+    assert chat is not None
     # Small bodies are rendered at once; larger ones in a thread, so that the streams of others go on.
     if len(await request.body()) < _OFF_LOOP_BYTES:
-        return _render(services.chat, body, with_tools, with_opening)
-    return await asyncio.to_thread(_render, services.chat, body, with_tools, with_opening)
+        return _render(chat, body, with_tools, with_opening)
+    return await asyncio.to_thread(_render, chat, body, with_tools, with_opening)
+
+
+def answer_role(services: Services, body: ChatRequest) -> str:
+    """Whose turn the answer is: that of ``--response-role``, or of the message that it continues."""
+    if body.continue_final_message or body.add_generation_prompt is False:
+        return body.messages[-1].role
+    return services.config.server.response_role
 
 
 # ---- below: the steps of a request ----
@@ -140,18 +148,19 @@ async def render(
 
 def _check(body: ChatRequest, services: Services) -> None:
     check_model(services, body.model)
-    refuse_unsupported(body)
-    if body.modalities not in (None, ["text"]):
-        raise not_yet("modalities")
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs true", param="top_logprobs")
     for position, message in enumerate(body.messages):
         if message.content is None and message.role != "assistant":
             where = f"messages[{position}].content"
             raise RequestError(f"{where}: only an assistant's may be null or absent", param=where)
-    if _limit(body)[1] == 0:
-        name = _limit(body)[0]
-        raise RequestError(f"{name} is 0; a chat answer has at least one token", param=name)
+    name, most = _limit(body)
+    if most is not None and most < 1:
+        raise RequestError(
+            f"{name} is {most}; it must be at least 1: a chat answer has a token",
+            param=name,
+            code="integer_below_min_value",
+        )
 
 
 def _parsing(body: ChatRequest, asked: ToolsAsked, opening: str) -> Parsing:
@@ -164,8 +173,23 @@ def _parsing(body: ChatRequest, asked: ToolsAsked, opening: str) -> Parsing:
     )
 
 
+def _asked_template(body: Conversation | TokenizeRequest) -> str | None:
+    """The request's own template, which vLLM also takes among the variables."""
+    variable = (body.chat_template_kwargs or {}).get("chat_template")
+    if body.chat_template is None and variable is not None:
+        if not isinstance(variable, str):
+            where = "chat_template_kwargs.chat_template"
+            raise RequestError(f"{where} must be a string", param=where, code="invalid_type")
+        return variable
+    return body.chat_template
+
+
 def _template_args(body: Conversation | TokenizeRequest) -> dict[str, Any]:
     template_args = dict(body.chat_template_kwargs or {})
+    if body.chat_template is None:
+        template_args.pop("chat_template", None)  # it is the template, not a variable of it
+    if body.documents is not None:
+        template_args["documents"] = body.documents
     if isinstance(body, Conversation) and body.reasoning_effort is not None:
         template_args.setdefault("reasoning_effort", body.reasoning_effort)
     return template_args

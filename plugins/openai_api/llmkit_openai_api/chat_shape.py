@@ -41,9 +41,11 @@ from llmkit_openai_api.wire import (
 class ChatShape:
     """A streamed or a whole answer; see :class:`llmkit_openai_api.stream.AnswerShape`."""
 
-    def __init__(self, services: Services, body: ChatRequest, choices: Choices) -> None:
-        """``choices`` have started: the prompt is known as the model gets it."""
-        self._answer = Answer(services, "chatcmpl", "chat.completion" + (".chunk" if body.stream else ""))
+    def __init__(self, services: Services, body: ChatRequest, choices: Choices, role: str) -> None:
+        """``role``: the answer's. ``choices`` have started: the prompt is known as the model gets it."""
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        self._answer = Answer(services, "chatcmpl", kind, body.request_id)
+        self._role = role
         self._choices = choices
         self._name = names(services.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._with_logprobs = bool(body.logprobs)
@@ -54,7 +56,7 @@ class ChatShape:
         self._calls = [0] * choices.count
 
     def opening(self, index: int, prompt: PromptLogprobs | None) -> Envelope:
-        delta = Delta(role="assistant", content=self._echo)
+        delta = Delta(role=self._role, content=self._echo)
         return self._answer.wrap([ChatChunkChoice(index=index, delta=delta)], **self._about_prompt(None))
 
     def piece(self, index: int, delta: Shown, tokens: Tokens) -> Envelope:
@@ -120,7 +122,7 @@ class ChatShape:
             ]
         if not text and (choice.reasoning or choice.calls):
             text = None
-        return ChatMessage(text, **parsed)
+        return ChatMessage(text, self._role, **parsed)
 
     def _shown(self, logprobs: Sequence[PositionLogprobs]) -> ChatLogprobs | None:
         if not self._with_logprobs:

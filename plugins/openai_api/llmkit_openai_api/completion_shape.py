@@ -32,7 +32,7 @@ class CompletionShape:
         self, services: Services, body: CompletionRequest, prompts: Sequence[Prompt], choices: Choices
     ) -> None:
         """``choices`` have started: their prompts are known as the model gets them."""
-        self._answer = Answer(services, "cmpl", "text_completion")
+        self._answer = Answer(services, "cmpl", "text_completion", body.request_id)
         self._tokenizer = services.tokenizer
         self._choices = choices
         self._with_ids = bool(body.return_token_ids)

@@ -12,13 +12,11 @@ from llmkit import RequestError
 from llmkit.contracts import Services
 from llmkit_openai_api.choices import Choices, Prompt
 from llmkit_openai_api.completion_shape import CompletionShape
+from llmkit_openai_api.fields import FieldRules
 from llmkit_openai_api.request import (
-    UnknownFields,
     check_model,
     check_stream,
     name_field,
-    not_yet,
-    refuse_unsupported,
     request_context,
     sampling_params,
     wants_usage,
@@ -31,15 +29,15 @@ DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for a request that names none; cut to the context."""
 
 
-def router(services: Services, unknown: UnknownFields) -> APIRouter:
+def router(services: Services, rules: FieldRules) -> APIRouter:
     completions = APIRouter()
 
     @completions.post(ROUTE, response_model=None)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue one prompt or several, whole or as a stream of chunks."""
-        unknown.warn(body, ROUTE)
+        rules.check(body, ROUTE)
         prompts = read_prompts(body.prompt, services.config.limits.max_prompts)
-        _check(body, services)
+        check_model(services, body.model)
         choices = _choices(body, prompts, request, services)
         try:
             return await respond(
@@ -84,13 +82,6 @@ def read_prompts(value: Any, most: int) -> dict[str, Prompt]:
 
 
 # ---- below: the steps of a request ----
-
-
-def _check(body: CompletionRequest, services: Services) -> None:
-    check_model(services, body.model)
-    refuse_unsupported(body)
-    if body.suffix:
-        raise not_yet("suffix")
 
 
 def _choices(

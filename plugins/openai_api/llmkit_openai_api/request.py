@@ -1,37 +1,16 @@
-"""From an HTTP body to llmkit's own types, and what a body may not ask for yet."""
+"""From an HTTP body to llmkit's own types."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from starlette.requests import Request
 
 from llmkit import RequestError
 from llmkit.contracts import BeamSearch, LimitsConfig, RequestContext, SamplingParams, Services, listing
-from llmkit_openai_api.schema import Body, SamplingBody
+from llmkit_openai_api.schema import SamplingBody
 from llmkit_openai_api.structured import structured_output
-
-logger = logging.getLogger(__name__)
-
-HARMLESS = frozenset(
-    {
-        "guided_decoding_backend",
-        "metadata",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "request_id",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "stream_options.include_obfuscation",
-        "user",
-    }
-)
-"""Fields that change nothing in the answer; taken in silence. Those of an object within the body have its
-name in front."""
 
 _SAMPLING = (
     "n",
@@ -56,29 +35,6 @@ _SAMPLING = (
 """Fields with the same name and meaning in a body, in a generation config and in SamplingParams."""
 
 TIMEOUT_HEADER = "x-request-timeout"
-_MAX_REMEMBERED = 1024
-
-
-class UnknownFields:
-    """Warns of each unknown request field once in the life of the server."""
-
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
-
-    def warn(self, body: Body, route: str) -> None:
-        """Look through the fields of ``body`` that its schema does not know."""
-        for name in dict(_extras(body)).keys() - HARMLESS - _REFUSED.keys():
-            if name not in self._seen and len(self._seen) < _MAX_REMEMBERED:
-                self._seen.add(name)
-                logger.warning("%s: ignoring the unknown request field %.80r", route, name)
-
-
-def refuse_unsupported(body: Body) -> None:
-    """:raises RequestError: a field asks for what is not here, and ignoring it would change the result."""
-    for name, value in _extras(body):
-        harmless = _REFUSED.get(name)
-        if harmless is not None and value is not None and not harmless(value):
-            raise not_yet(name)
 
 
 def not_yet(name: str) -> RequestError:
@@ -158,7 +114,7 @@ def request_context(
     :raises RequestError: ``X-Request-Timeout`` is no number.
     """
     return RequestContext(
-        request_id=request.headers.get("x-request-id"),
+        request_id=body.request_id or request.headers.get("x-request-id"),
         headers=dict(request.headers),
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
@@ -169,10 +125,11 @@ def request_context(
 
 
 class Queued(Protocol):
-    """What a body says of its place in the queue and the cache."""
+    """What a body says of its place in the queue, the cache and the log."""
 
     cache_salt: str | None
     priority: int | None
+    request_id: str | None
 
 
 def check_stream(body: SamplingBody, params: SamplingParams) -> None:
@@ -218,17 +175,6 @@ def wants_usage(body: SamplingBody) -> UsageAsked:
     if not body.stream:
         raise RequestError("stream_options is only allowed with stream true", param="stream_options")
     return UsageAsked(bool(options.include_usage), bool(options.continuous_usage_stats))
-
-
-def _extras(body: Body) -> Iterator[tuple[str, Any]]:
-    """Fields that the schema does not know, of the body and of the objects in it. Not those of messages,
-    which are for the template.
-    """
-    yield from (body.model_extra or {}).items()
-    for name, value in body:
-        if isinstance(value, Body):
-            for inner, held in (value.model_extra or {}).items():
-                yield f"{name}.{inner}", held
 
 
 def _beam_search(body: SamplingBody) -> BeamSearch | None:
@@ -293,29 +239,3 @@ def _by_token_id(bias: Mapping[str, float]) -> dict[int, float]:
             raise RequestError(f"logit_bias: {key[:60]!r} is no token id", param="logit_bias")
         by_id[int(key)] = value
     return by_id
-
-
-# ---- fields of OpenAI and vLLM that nothing here honours yet: name -> whether a value asks for nothing ----
-
-
-def _falsy(value: Any) -> bool:
-    return not value
-
-
-def _never(_value: Any) -> bool:
-    return False
-
-
-_REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "audio": _never,
-    "chat_template": _never,
-    "documents": _falsy,
-    "function_call": lambda value: value == "none",
-    "functions": _falsy,
-    "guided_whitespace_pattern": _never,
-    "kv_transfer_params": _never,
-    "logits_processors": _falsy,
-    "mm_processor_kwargs": _falsy,
-    "prompt_embeds": _never,
-    "web_search_options": _never,
-}

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request, Response
 from llmkit import RequestError
 from llmkit.contracts import Services, read_tools
 from llmkit_openai_api.chat import render
-from llmkit_openai_api.request import UnknownFields, check_model, refuse_unsupported
+from llmkit_openai_api.fields import FieldRules
+from llmkit_openai_api.request import check_model
 from llmkit_openai_api.schema import DetokenizeRequest, TokenizeRequest
 from llmkit_openai_api.wire import json_response
 
@@ -18,15 +19,14 @@ _MANY = 4096
 """Tokens from which writing an answer is worth a thread."""
 
 
-def router(services: Services, unknown: UnknownFields) -> APIRouter:
+def router(services: Services, rules: FieldRules) -> APIRouter:
     tokens = APIRouter()
 
     @tokens.post("/tokenize", response_model=None)
     async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         """Token ids of a text or of a conversation as the model would get them."""
-        unknown.warn(body, "/tokenize")
+        rules.check(body, "/tokenize")
         check_model(services, body.model)
-        refuse_unsupported(body)
         ids = await _ids(services, body, request)
         with_text = bool(body.return_token_strs)
         if len(ids) < _MANY:
@@ -36,7 +36,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
     @tokens.post("/detokenize", response_model=None)
     async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of token ids."""
-        unknown.warn(body, "/detokenize")
+        rules.check(body, "/detokenize")
         check_model(services, body.model)
         return json_response({"prompt": await services.generator.detokenize(body.tokens)})
 

@@ -7,7 +7,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from llmkit_openai_api.schema import Body, Conversation, Integer, Items, Message, Messages, Object
+from llmkit_openai_api.fields import Ignored
+from llmkit_openai_api.schema import (
+    Body,
+    Conversation,
+    Integer,
+    Items,
+    Message,
+    Messages,
+    Name,
+    Object,
+    TextOnly,
+)
 
 MAX_INPUTS = 2048
 """Texts of one request; OpenAI's."""
@@ -22,7 +33,7 @@ Texts = Annotated[
 ]
 
 
-class PoolingBody(Body):
+class PoolingBody(TextOnly):
     """What all of them share."""
 
     model: str | None = Field(None, description="Name of the served model; 404 for another.")
@@ -33,8 +44,8 @@ class PoolingBody(Body):
     )
     priority: Integer | None = Field(None, description="Lower goes first, where the scheduling policy looks.")
     cache_salt: str | None = Field(None, description="Requests with different salts share no cached prefix.")
-    user: str | None = Field(None, description="Changes nothing here.")
-    request_id: str | None = Field(None, description="Changes nothing here; X-Request-Id names a request.")
+    user: Annotated[str | None, Ignored("callers are told apart by their keys", "someone")] = None
+    request_id: Name | None = Field(None, description="In the server's log; without it X-Request-Id is.")
 
 
 class TextsBody(PoolingBody):

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from llmkit.contracts import PooledText, PoolingParams, PoolingSpec, Services
+from llmkit_openai_api.fields import FieldRules
 from llmkit_openai_api.pooling.bodies import ClassifyRequest
 from llmkit_openai_api.pooling.inputs import (
     activation,
@@ -18,17 +19,16 @@ from llmkit_openai_api.pooling.inputs import (
     special_tokens,
 )
 from llmkit_openai_api.pooling.vectors import numbers
-from llmkit_openai_api.request import UnknownFields
 from llmkit_openai_api.wire import json_response
 
 
-def router(services: Services, unknown: UnknownFields) -> APIRouter:
+def router(services: Services, rules: FieldRules) -> APIRouter:
     classify = APIRouter()
 
     @classify.post("/classify", response_model=None)
     async def create_classification(body: ClassifyRequest, request: Request) -> Response:
         """The label of each text, and what the model's head gives each label."""
-        check_body(services, body, unknown, "/classify")
+        check_body(services, body, rules, "/classify")
         inputs = await read_inputs(services, body, request)
         pooler = pooler_for(services, "classify")
         results = await pool(

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from llmkit import RequestError
 from llmkit.contracts import Pooler, PoolingParams, PoolingTask, Services, listing
+from llmkit_openai_api.fields import FieldRules
 from llmkit_openai_api.pooling.bodies import EmbeddingRequest, PoolingRequest
 from llmkit_openai_api.pooling.inputs import (
     activation,
@@ -20,19 +21,18 @@ from llmkit_openai_api.pooling.inputs import (
     special_tokens,
 )
 from llmkit_openai_api.pooling.vectors import written
-from llmkit_openai_api.request import UnknownFields
 from llmkit_openai_api.wire import json_response
 
 _TASKS = get_args(PoolingTask)
 
 
-def router(services: Services, unknown: UnknownFields) -> APIRouter:
+def router(services: Services, rules: FieldRules) -> APIRouter:
     embeddings = APIRouter()
 
     @embeddings.post("/v1/embeddings", response_model=None)
     async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:
         """Embed texts, each into one vector."""
-        check_body(services, body, unknown, "/v1/embeddings")
+        check_body(services, body, rules, "/v1/embeddings")
         inputs = await read_inputs(services, body, request)
         pooler = pooler_for(services, "embed")
         params = PoolingParams("embed", dimensions=body.dimensions, normalize=_normalize(body, pooler))
@@ -58,7 +58,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
     @embeddings.post("/pooling", response_model=None)
     async def create_pooling(body: PoolingRequest, request: Request) -> Response:
         """What the model makes of texts, as it is: vectors or logits, of each text or of each token."""
-        check_body(services, body, unknown, "/pooling")
+        check_body(services, body, rules, "/pooling")
         task = _task(body)
         inputs = await read_inputs(services, body, request)
         pooler = pooler_for(services, *((task,) if task else _TASKS))

@@ -20,8 +20,9 @@ from llmkit.contracts import (
 )
 from llmkit_openai_api.chat import render
 from llmkit_openai_api.disconnect import unless_gone
+from llmkit_openai_api.fields import FieldRules
 from llmkit_openai_api.pooling.bodies import MAX_INPUTS, PoolingBody, TextsBody
-from llmkit_openai_api.request import UnknownFields, check_model, refuse_unsupported, request_context
+from llmkit_openai_api.request import check_model, request_context
 
 CAN: dict[PoolingTask, str] = {
     "embed": "embeds texts",
@@ -31,11 +32,10 @@ CAN: dict[PoolingTask, str] = {
 }
 
 
-def check_body(services: Services, body: PoolingBody, unknown: UnknownFields, route: str) -> None:
+def check_body(services: Services, body: PoolingBody, rules: FieldRules, route: str) -> None:
     """:raises RequestError: another model is asked for, or something that is not here."""
-    unknown.warn(body, route)
+    rules.check(body, route)
     check_model(services, body.model)
-    refuse_unsupported(body)
 
 
 def pooler_for(services: Services, *tasks: PoolingTask) -> Pooler:

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request, Response
 
 from llmkit import RequestError
 from llmkit.contracts import PooledText, Pooler, PoolingInput, PoolingParams, Services
+from llmkit_openai_api.fields import FieldRules
 from llmkit_openai_api.pooling.bodies import ComparingBody, RerankRequest, ScoreRequest
 from llmkit_openai_api.pooling.inputs import (
     activation,
@@ -27,7 +28,6 @@ from llmkit_openai_api.pooling.inputs import (
     usage,
 )
 from llmkit_openai_api.pooling.vectors import numbers
-from llmkit_openai_api.request import UnknownFields
 from llmkit_openai_api.wire import json_response
 
 _SIDES = (("text_1", "data_1", "queries"), ("text_2", "data_2", "documents", "items"))
@@ -42,12 +42,12 @@ class Scores:
     results: list[PooledText]
 
 
-def router(services: Services, unknown: UnknownFields) -> APIRouter:
+def router(services: Services, rules: FieldRules) -> APIRouter:
     scoring = APIRouter()
 
     async def score(body: ScoreRequest, request: Request) -> Response:
         """How alike the texts of each pair are."""
-        check_body(services, body, unknown, "/score")
+        check_body(services, body, rules, "/score")
         first, second = (_side(body, names) for names in _SIDES)
         first, second = _paired(first, second)
         pooler = _scorer(services)
@@ -59,7 +59,7 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
 
     async def rerank(body: RerankRequest, request: Request) -> Response:
         """Documents by how well they fit a query, best first."""
-        check_body(services, body, unknown, request.url.path)
+        check_body(services, body, rules, request.url.path)
         texts = [_document(at, item) for at, item in enumerate(body.documents)]
         documents = [PoolingInput(text, name=f"documents[{at}]") for at, text in enumerate(texts)]
         pooler = _scorer(services)

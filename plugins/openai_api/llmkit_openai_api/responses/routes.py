@@ -14,7 +14,8 @@ from llmkit_openai_api.chat import conversation_choices, render
 from llmkit_openai_api.choices import Choices
 from llmkit_openai_api.disconnect import unless_gone
 from llmkit_openai_api.event_stream import EventStream
-from llmkit_openai_api.request import UnknownFields, check_model, refuse_unsupported
+from llmkit_openai_api.fields import FieldRules
+from llmkit_openai_api.request import check_model
 from llmkit_openai_api.responses.asked import LOGPROBS, as_chat
 from llmkit_openai_api.responses.items import Item, input_items
 from llmkit_openai_api.responses.run import ResponseRun
@@ -29,7 +30,7 @@ _PAGE = 20
 _LONGEST_PAGE = 100
 
 
-def router(services: Services, unknown: UnknownFields) -> APIRouter:
+def router(services: Services, rules: FieldRules) -> APIRouter:
     server = services.config.server
     store = StoredResponses(server.max_stored_responses, server.max_stored_response_bytes)
     responses = APIRouter()
@@ -37,15 +38,14 @@ def router(services: Services, unknown: UnknownFields) -> APIRouter:
     @responses.post(ROUTE, response_model=None)
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
         """Answer a conversation, whole, as a stream of typed events, or in the background."""
-        unknown.warn(body, ROUTE)
+        rules.check(body, ROUTE)
         return await _create(body, request, services, store)
 
     @responses.post(f"{ROUTE}/input_tokens", response_model=None)
     async def count_input_tokens(body: InputTokensRequest, request: Request) -> Response:
         """How many tokens the input of such a response would have."""
-        unknown.warn(body, f"{ROUTE}/input_tokens")
+        rules.check(body, f"{ROUTE}/input_tokens")
         check_model(services, body.model)
-        refuse_unsupported(body)
         earlier, given = _conversation(body, request, store)
         count = await _count(body, request, services, earlier, given)
         return json_response({"object": "response.input_tokens", "input_tokens": count})
@@ -114,7 +114,6 @@ async def _create(
     body: ResponsesRequest, request: Request, services: Services, store: StoredResponses
 ) -> Response:
     check_model(services, body.model)
-    refuse_unsupported(body)
     keepalive_s = services.config.server.sse_keepalive
     stores = body.store is not False and store.enabled
     if body.background and not stores:
