@@ -41,7 +41,9 @@ from llmkit_openai_api.wire import (
 class ChatShape:
     """A streamed or a whole answer; see :class:`llmkit_openai_api.stream.AnswerShape`."""
 
-    def __init__(self, services: Services, body: ChatRequest, choices: Choices, role: str) -> None:
+    def __init__(
+        self, services: Services, body: ChatRequest, choices: Choices, role: str = "assistant"
+    ) -> None:
         """``role``: the answer's. ``choices`` have started: the prompt is known as the model gets it."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._answer = Answer(services, "chatcmpl", kind, body.request_id)

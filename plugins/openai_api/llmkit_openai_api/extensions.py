@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from llmkit_openai_api.schema import MAX_ITEMS, MAX_TOKENS, Body, Integer, Items, Number, Object
+from llmkit_openai_api.fields import Ignored
+from llmkit_openai_api.schema import MAX_ITEMS, MAX_TOKENS, Integer, Items, Number, Object, Unsupported
 
 
-class Extensions(Body):
+class Extensions(Unsupported):
     """Fields that no API of another maker has; all mean what they mean in a chat."""
 
     min_p: Number | None = None
@@ -23,7 +24,9 @@ class Extensions(Body):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
+    spaces_between_special_tokens: Annotated[
+        bool | None, Ignored("special tokens that show are never parted by spaces", False)
+    ] = None
     bad_words: Items[str] | None = None
     allowed_token_ids: Annotated[list[Integer], Field(max_length=MAX_TOKENS)] | None = None
     thinking_token_budget: Integer | None = None
@@ -36,5 +39,5 @@ class Extensions(Body):
 
     def extensions(self) -> dict[str, Any]:
         """Those that were given, as fields of a chat."""
-        given = ((name, getattr(self, name)) for name in Extensions.model_fields)
+        given = ((name, getattr(self, name)) for name in Extensions.__annotations__)
         return {name: value for name, value in given if value is not None}

@@ -101,7 +101,7 @@ class ResponseFormat(Body):
 
 
 class Common(Body):
-    """What every inference route takes beside its own."""
+    """What OpenAI has in every request that generates."""
 
     model: str | None = None
     """One of the served names; any other is a 404. Absent: the model that is served."""
@@ -117,11 +117,34 @@ class Common(Body):
     prompt_cache_key: Annotated[str | None, Ignored(_OWN_CACHE, "k")] = None
     prompt_cache_retention: Annotated[str | None, Ignored(_OWN_CACHE, "24h")] = None
     prompt_cache_options: Annotated[Object | None, Ignored(_OWN_CACHE, {"mode": "implicit"})] = None
+
+
+class Unsupported(Body):
+    """vLLM's fields that nothing here honours."""
+
     mm_processor_kwargs: Annotated[Any, Refused(_TEXT_ONLY, {"num_crops": 4}, passes=_nothing)] = None
     media_io_kwargs: Annotated[Any, Refused(_TEXT_ONLY, {"video": {}}, passes=_nothing)] = None
+    guided_decoding_backend: Annotated[
+        str | None, Ignored("`--grammar-backend` says what constrains; each does the same", "auto")
+    ] = None
+    guided_whitespace_pattern: Annotated[
+        Any, Refused("white space between JSON's parts is as the grammar has it", "[ ]?")
+    ] = None
+    kv_transfer_params: Annotated[
+        Any, Refused("no engine hands KV to another", {"do_remote_decode": True}, passes=_nothing)
+    ] = None
+    logits_processors: Annotated[
+        Any, Refused("a plugin brings them, and plugin_args speaks to it", ["a.b"], passes=_nothing)
+    ] = None
+    repetition_detection: Annotated[
+        Any, Refused("use stop, max_tokens or a penalty", {"max_pattern_size": 4}, passes=_nothing)
+    ] = None
+    truncation_side: Annotated[
+        Any, Refused("truncate_prompt_tokens keeps the prompt's end", "right", passes=lambda v: v == "left")
+    ] = None
 
 
-class SamplingBody(Common):
+class SamplingBody(Common, Unsupported):
     """What chat and plain completions share. None, like null, is "not given"."""
 
     n: Integer | None = None
@@ -218,24 +241,6 @@ class SamplingBody(Common):
     """The answer must be a JSON object."""
     structural_tag: str | Object | None = None
     """Texts behind which the answer must fit a schema."""
-    guided_decoding_backend: Annotated[
-        str | None, Ignored("`--grammar-backend` says what constrains; each does the same", "auto")
-    ] = None
-    guided_whitespace_pattern: Annotated[
-        Any, Refused("white space between JSON's parts is as the grammar has it", "[ ]?")
-    ] = None
-    kv_transfer_params: Annotated[
-        Any, Refused("no engine hands KV to another", {"do_remote_decode": True}, passes=_nothing)
-    ] = None
-    logits_processors: Annotated[
-        Any, Refused("a plugin brings them, and plugin_args speaks to it", ["a.b"], passes=_nothing)
-    ] = None
-    repetition_detection: Annotated[
-        Any, Refused("use stop, max_tokens or a penalty", {"max_pattern_size": 4}, passes=_nothing)
-    ] = None
-    truncation_side: Annotated[
-        Any, Refused("truncate_prompt_tokens keeps the prompt's end", "right", passes=lambda v: v == "left")
-    ] = None
 
 
 class ContentPart(Body):

@@ -101,7 +101,10 @@ def test_renders_what_transformers_renders(
     filled = [m | {"content": m["content"] or ""} for m in messages]
     expected = by_transformers(reference, template, messages if "tool_calls" in template else filled, options)
     chat = ChatTemplate(template, tokenizer)
-    if isinstance(expected, jinja2.TemplateError | ValueError | TypeError):
+    if conversation == "documents" and "documents" not in template:
+        with pytest.raises(RequestError, match="reads none"):
+            chat.render(messages, **options)
+    elif isinstance(expected, jinja2.TemplateError | ValueError | TypeError):
         with pytest.raises(RequestError, match=r"template|continue") as caught:
             chat.render(messages, **options)
         assert caught.value.status == 400

@@ -259,7 +259,6 @@ PART = {"type": "text", "text": "x"}
         (CHAT, {"messages": HI, "stop_token_ids": [1] * 500_000}, "stop_token_ids", MAX_ITEMS),
         (CHAT, {"messages": HI, "logit_bias": {str(i): 1 for i in range(5000)}}, "logit_bias", MAX_ITEMS),
         (CHAT, {"messages": HI, "tools": [{}] * 5000}, "tools", MAX_ITEMS),
-        (CHAT, {"messages": HI, "modalities": ["text"] * 5000}, "modalities", MAX_ITEMS),
         (COMPLETIONS, {"prompt": ["x"] * 100_000}, "prompt", 1024),
         ("/tokenize", {"messages": [{"role": "user", "content": ""}] * 10_000}, "messages", MAX_MESSAGES),
         ("/detokenize", {"tokens": [1] * (MAX_TOKENS + 1)}, "tokens", MAX_TOKENS),
