@@ -119,11 +119,16 @@ class Common(Body):
     prompt_cache_options: Annotated[Object | None, Ignored(_OWN_CACHE, {"mode": "implicit"})] = None
 
 
-class Unsupported(Body):
-    """vLLM's fields that nothing here honours."""
+class TextOnly(Body):
+    """vLLM's fields about images and sound."""
 
     mm_processor_kwargs: Annotated[Any, Refused(_TEXT_ONLY, {"num_crops": 4}, passes=_nothing)] = None
     media_io_kwargs: Annotated[Any, Refused(_TEXT_ONLY, {"video": {}}, passes=_nothing)] = None
+
+
+class Unsupported(TextOnly):
+    """vLLM's fields about generation that nothing here honours."""
+
     guided_decoding_backend: Annotated[
         str | None, Ignored("`--grammar-backend` says what constrains; each does the same", "auto")
     ] = None
