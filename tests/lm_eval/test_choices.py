@@ -38,7 +38,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(9, id="12-items"), pytest.param(1, id="100-items", marks=pytest.mark.full)]
+    "every", [pytest.param(30, id="4-items"), pytest.param(1, id="100-items", marks=pytest.mark.full)]
 )
 def test_scored_as_lm_eval_does_the_choices_are_those_of_transformers(
     server: ServerProcess, reference: Reference, every: int

@@ -100,6 +100,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.plans: list[StepPlan] = []
         self.known: dict[str, list[int]] = {}
         """What the workers know: request -> its tokens."""
+        self.dropped: set[tuple[int, str]] = set()
+        """(step, request) whose result is for nobody: the request was preempted with the step in flight."""
         self.ledger: dict[int, tuple[bytes, tuple[str | None, int, tuple[int, ...]]]] = {}
         """Block -> its key and what it holds."""
         kv, start = self.scheduler.kv, self.scheduler.kv.start
@@ -259,6 +261,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(row.num_tokens > 0 for row in plan.rows)
         for name in plan.gone:
             del self.known[name]
+            self.dropped |= {(flying.step, name) for flying in self.plans}
         for new in plan.new:
             assert new.request_id in names
             assert new.request_id not in self.known
@@ -272,11 +275,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert known == request.tokens + [PLACEHOLDER] * (len(known) - len(request.tokens))
             awaited = [
                 planned
-                for plan in self.plans
-                for planned in plan.rows
-                if planned.request_id in self.known
-                and planned.request_id == row.request_id
+                for flying in self.plans
+                for planned in flying.rows
+                if planned.request_id == row.request_id
                 and planned.num_logits
+                and (flying.step, row.request_id) not in self.dropped
             ]
             if PLACEHOLDER in row.token_ids:
                 event("named what is being sampled")
