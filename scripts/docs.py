@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from api_page import api_page
+
 from llmkit import contracts, hookspecs
 from llmkit.config import vllm_flags
 from llmkit.config.environment import OTHER_VARIABLES
@@ -113,6 +115,7 @@ def configuration_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "api.md": lambda: GENERATED.format(source="the schemas in plugins/openai_api/") + api_page(),
     "hooks.md": hooks_page,
     "from-vllm.md": from_vllm_page,
     "configuration.md": configuration_page,

@@ -49,6 +49,7 @@ def build_app(front: Front, plugins: Plugins, config: Config, keys: Keys | None 
         version=VERSION,
         redoc_url=None,
         middleware=_middleware(front, config, keys or Keys(config.server)),
+        responses={"4XX": errors.DOCUMENTED, "5XX": errors.DOCUMENTED},
     )
     errors.install(app)
     app.include_router(health_router(front))

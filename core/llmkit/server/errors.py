@@ -38,6 +38,31 @@ class _JsonWords(reprlib.Repr):
         return "true" if value else "false"
 
 
+_NULLABLE = {"type": ["string", "null"]}
+DOCUMENTED: dict[str, Any] = {
+    "description": "What is wrong, as an error object",
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["error"],
+                "properties": {
+                    "error": {
+                        "type": "object",
+                        "required": ["message", "type", "param", "code"],
+                        "properties": {
+                            "message": {"type": "string"},
+                            "type": {"type": "string"},
+                            "param": _NULLABLE,
+                            "code": _NULLABLE,
+                        },
+                    }
+                },
+            }
+        }
+    },
+}
+"""Of every failure of every route, for ``/openapi.json``."""
 _SHORT = _JsonWords()
 _SHORT.maxstring = _SHORT.maxother = 60
 _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3

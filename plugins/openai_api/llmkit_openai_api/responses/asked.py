@@ -208,14 +208,6 @@ _TOOL_OPTIONS: Mapping[str, Harmless] = {
     "async": _falsy,
     "defer_loading": _falsy,
 }
-_FIELDS: Mapping[str, Harmless] = {
-    "access_programs": _never,
-    "context_management": _falsy,
-    "conversation": _never,
-    "moderation": _never,
-    "personality": _never,
-    "prompt": _never,
-}
 _INNER: Mapping[str, Mapping[str, Harmless]] = {
     "background_options": {"continuation_id": _never},
     "prompt_cache_options": {"prewarm": _falsy},
@@ -229,10 +221,6 @@ _INNER: Mapping[str, Mapping[str, Harmless]] = {
 
 
 def _refuse(body: Asked) -> None:
-    for name, harmless in _FIELDS.items():
-        value = getattr(body, name, None)
-        if value is not None and not harmless(value):
-            raise not_yet(name)
     for outer, fields in _INNER.items():
         held = getattr(body, outer, None)
         for name, harmless in fields.items():

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from llmkit_openai_api.extensions import Extensions
+from llmkit_openai_api.fields import Ignored, Refused
 from llmkit_openai_api.schema import MAX_MESSAGES, Body, Integer, Items, Number, Object
 
 MAX_TOP_LOGPROBS = 20
@@ -159,8 +160,9 @@ class Asked(Body):
     instructions: str | None = None
     """A system message in front; that of the previous response is not taken over."""
     previous_response_id: str | None = None
-    conversation: str | Object | None = None
-    """Refused: conversations are not kept here."""
+    conversation: Annotated[
+        str | Object | None, Refused("conversations are not kept; see previous_response_id", "conv_1")
+    ] = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     text: Text | None = None
@@ -174,23 +176,34 @@ class Asked(Body):
 class InputTokensRequest(Asked):
     """``POST /v1/responses/input_tokens``."""
 
-    personality: str | None = None
-    """Refused."""
+    personality: Annotated[
+        str | None, Refused("say in the instructions how answers shall be", "friendly")
+    ] = None
 
 
 class ResponsesRequest(Asked, Extensions):
     """``POST /v1/responses``."""
 
-    access_programs: Object | None = None
-    """Refused."""
+    access_programs: Annotated[
+        Object | None,
+        Refused("nothing outside the model is reached", {}),
+    ] = None
     background: bool | None = None
     """Answer at once; the response is to be polled, followed or cancelled. Needs ``store``."""
     background_options: Object | None = None
     """``completion_window`` is without effect; ``continuation_id`` is refused."""
-    context_management: Items[Object] | None = None
-    """Refused."""
-    image: Object | None = None
-    """Without effect: there are no images."""
+    context_management: Annotated[
+        Items[Object] | None,
+        Refused(
+            "a conversation is never shortened by itself; see truncation",
+            [{"type": "compaction"}],
+            passes=lambda v: not v,
+        ),
+    ] = None
+    image: Annotated[
+        Object | None,
+        Ignored("there are no images", {}),
+    ] = None
     include: Items[Include] | None = None
     """``message.output_text.logprobs``; the others name what never is in a response here."""
     max_output_tokens: Annotated[Integer, Field(ge=1)] | None = None
@@ -199,10 +212,12 @@ class ResponsesRequest(Asked, Extensions):
     """Without effect: it counts calls of hosted tools."""
     metadata: dict[str, str] | None = None
     """Given back: at most 16 pairs, keys up to 64 and values up to 512 characters."""
-    moderation: Object | None = None
-    """Refused."""
-    prompt: Object | None = None
-    """Refused: prompts are not kept here."""
+    moderation: Annotated[
+        Object | None, Refused("one model generates text here, and reaches nothing else", {"model": "m"})
+    ] = None
+    prompt: Annotated[
+        Object | None, Refused("prompts are not kept; send instructions and input", {"id": "p"})
+    ] = None
     prompt_cache_key: str | None = None
     """Given back."""
     prompt_cache_options: Object | None = None
@@ -211,8 +226,10 @@ class ResponsesRequest(Asked, Extensions):
     """Given back."""
     safety_identifier: str | None = None
     """Given back."""
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
-    """Without effect: there is one, ``default``."""
+    service_tier: Annotated[
+        Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None,
+        Ignored("there is one tier; answers say `default`", "flex"),
+    ] = None
     store: bool | None = None
     """Keep the response, as it is by default."""
     stop: str | Items[str] | None = None
