@@ -29,6 +29,9 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = {
     "serve": Command("llmkit_cli.serve", "serve", "Serve MODEL through an OpenAI-compatible API."),
+    "run-batch": Command(
+        "llmkit_cli.batch.command", "run_batch_file", "Answer a file of requests in OpenAI's batch format."
+    ),
     "chat": Command("llmkit_cli.generate", "chat", "Chat with MODEL in the terminal, or ask one question."),
     "complete": Command("llmkit_cli.generate", "complete", "Continue a text."),
     "tokenize": Command("llmkit_cli.tokens", "tokenize", "Print a text's or a conversation's tokens."),

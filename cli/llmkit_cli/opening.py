@@ -12,6 +12,7 @@ from llmkit.assemble.front import build_front
 from llmkit.assemble.model import OpenedModel, open_model
 from llmkit.config import Config, flags
 from llmkit.contracts import Services
+from llmkit.frontend.front import Front
 from llmkit.plugins import Plugins, load_plugins
 
 
@@ -33,7 +34,13 @@ def open_files(config: Config, plugins: Plugins, console: Console) -> OpenedMode
 @asynccontextmanager
 async def running(config: Config, console: Console) -> AsyncIterator[Services]:
     """An engine for one command: started, awaited, stopped whatever happens."""
-    plugins = load(config)
+    async with running_front(config, load(config), console) as front:
+        yield front.services
+
+
+@asynccontextmanager
+async def running_front(config: Config, plugins: Plugins, console: Console) -> AsyncIterator[Front]:
+    """As :func:`running`, with all that a server needs."""
     front = build_front(config, plugins)
     try:
         await front.start()
@@ -44,6 +51,6 @@ async def running(config: Config, console: Console) -> AsyncIterator[Services]:
                 await asyncio.sleep(0.05)
         if front.error is not None:
             raise front.error
-        yield front.services
+        yield front
     finally:
         await front.stop()

@@ -1,0 +1,1 @@
+"""``llmkit run-batch``: OpenAI batch files."""
