@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import time
 from typing import Any
 
 import httpx
 
-from llmkit.testing.http import ServerProcess
+from llmkit.testing.http import ServerProcess, read_metrics
 
 TOKENS_A_DAY = 13.3
 Messages = list[dict[str, str]]
@@ -81,9 +80,7 @@ def ask(http: httpx.Client, model: str, messages: Messages, **fields: Any) -> tu
 
 
 def computed(http: httpx.Client) -> float:
-    text = http.get("/metrics").raise_for_status().text
-    (count,) = re.findall(r"^llmkit_prompt_tokens_total (\S+)$", text, re.MULTILINE)
-    return float(count)
+    return read_metrics(http.get("/metrics").raise_for_status().text)["prompt_tokens_total"]
 
 
 def story(first: int, days: int) -> str:

@@ -228,6 +228,9 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True):
     """Ended with ``STOP`` since only an end token could follow in its grammar: the last token is text."""
     pooled: Pooled | None = None
     """With ``finish``, of a request that has ``pooling``."""
+    scheduled_s: float = 0.0
+    """When the request first was in a step, by ``time.monotonic()``, which is one clock for all processes of
+    a machine; 0: never."""
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag="outputs"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from llmkit.testing.http import ServerProcess
+from llmkit.testing.http import ServerProcess, read_metrics
 
 SLOW = {
     "default": {"text": "the same text for everybody, token by token", "delay_ms": 1},
@@ -23,10 +22,7 @@ SLOW = {
 
 async def gauges(url: str) -> dict[str, float]:
     async with httpx.AsyncClient(trust_env=False) as client:
-        text = (await client.get(f"{url}/metrics")).text
-    return {
-        name: float(value) for name, value in re.findall(r"^llmkit_(\w+) ([\d.e+-]+)$", text, re.MULTILINE)
-    }
+        return read_metrics((await client.get(f"{url}/metrics")).text)
 
 
 async def run_all(url: str, model: str, prompts: list[str], max_tokens: int) -> None:
@@ -54,13 +50,13 @@ async def run_all(url: str, model: str, prompts: list[str], max_tokens: int) -> 
         assert {i: together[i] for i in kept} == solo
     for _ in range(100):
         left = await gauges(url)
-        if left["requests_running"] == left["requests_waiting"] == left["kv_blocks_held"] == 0:
+        if left["num_requests_running"] == left["num_requests_waiting"] == left["kv_blocks_held"] == 0:
             break
         await asyncio.sleep(0.05)
-    assert left["requests_running"] == 0
-    assert left["requests_waiting"] == 0
+    assert left["num_requests_running"] == 0
+    assert left["num_requests_waiting"] == 0
     assert left["kv_blocks_held"] == 0
-    assert left["kv_cache_usage_ratio"] == 0
+    assert left["kv_cache_usage_perc"] == 0
 
 
 async def test_sixty_four_at_once(scripted) -> None:

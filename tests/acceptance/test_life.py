@@ -230,15 +230,11 @@ def test_a_hang_up_frees_the_engine(scripted, stream: bool) -> None:
     head += f"Content-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head.encode() + body)
-        until(lambda: "llmkit_requests_running 1.0" in metrics(server))
-    until(lambda: "llmkit_requests_running 0.0" in metrics(server))
-    assert "llmkit_kv_blocks_held 0.0" in metrics(server)
+        until(lambda: server.metrics()["num_requests_running"] == 1)
+    until(lambda: server.metrics()["num_requests_running"] == 0)
+    assert server.metrics()["kv_blocks_held"] == 0
     after = httpx.post(f"{server.url}/v1/completions", json={"prompt": "ab"}, trust_env=False)
     assert after.status_code == 200
-
-
-def metrics(server: ServerProcess) -> str:
-    return httpx.get(f"{server.url}/metrics", trust_env=False).text
 
 
 def test_free_port_is_free() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,9 +70,7 @@ def answer(server: ServerProcess) -> str:
 
 
 def blocks(server: ServerProcess) -> int:
-    shown = httpx.get(f"{server.url}/metrics", trust_env=False).text
-    (total,) = re.findall(r"^llmkit_kv_blocks_total (\S+)$", shown, re.MULTILINE)
-    return int(float(total))
+    return int(server.metrics()["kv_blocks_total"])
 
 
 def test_the_kv_cache_follows_the_memory_of_the_container(tiny_model: str, tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import httpx
 import pytest
 
-from llmkit.testing.http import ServerProcess
+from llmkit.testing.http import ServerProcess, read_metrics
 
 BLOCK = 16
 
@@ -18,8 +17,7 @@ def story(first: int, last: int) -> str:
 
 
 def counters(client: httpx.Client) -> dict[str, float]:
-    text = client.get("/metrics").raise_for_status().text
-    return {name: float(value) for name, value in re.findall(r"^(llmkit_\w+) (\S+)$", text, re.MULTILINE)}
+    return read_metrics(client.get("/metrics").raise_for_status().text)
 
 
 def ask(client: httpx.Client, messages: list[dict[str, str]], **fields: Any) -> tuple[str, dict[str, Any]]:
@@ -29,8 +27,8 @@ def ask(client: httpx.Client, messages: list[dict[str, str]], **fields: Any) -> 
     answer = client.post("/v1/chat/completions", json=body).raise_for_status().json()
     after = counters(client)
     usage = answer["usage"]
-    usage["computed"] = after["llmkit_prompt_tokens_total"] - before["llmkit_prompt_tokens_total"]
-    usage["hits"] = after["llmkit_prefix_cache_hits_total"] - before["llmkit_prefix_cache_hits_total"]
+    usage["computed"] = after["prompt_tokens_total"] - before["prompt_tokens_total"]
+    usage["hits"] = after["prefix_cache_hits_total"] - before["prefix_cache_hits_total"]
     return answer["choices"][0]["message"]["content"], usage
 
 

@@ -30,6 +30,7 @@ from llmkit.contracts.client import (
     EngineClient,
     Generation,
     Generator,
+    HttpRecord,
     OutputStream,
     RegisterCommand,
     RegisterRoutes,
@@ -38,6 +39,7 @@ from llmkit.contracts.client import (
     RequestRecord,
     ServedModel,
     Services,
+    StepRecord,
     Usage,
 )
 from llmkit.contracts.connector import (
@@ -214,6 +216,7 @@ __all__ = [
     "GrammarMatcher",
     "GrammarSpec",
     "GraphSupport",
+    "HttpRecord",
     "KVBytes",
     "KVCacheSpec",
     "KVConnector",
@@ -315,6 +318,7 @@ __all__ = [
     "StepContext",
     "StepOutput",
     "StepPlan",
+    "StepRecord",
     "StepResult",
     "StructuredOutput",
     "TappableModel",

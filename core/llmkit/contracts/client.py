@@ -204,10 +204,41 @@ class RequestRecord:
     reasons: tuple[FinishReason, ...]
     """One per choice; ``abort`` for those the client left."""
     usage: Usage
+    longest: int
+    """Tokens of the longest choice."""
+    max_tokens: int
+    """Most that a choice could have: the request's own limit, or what the context left."""
     arrived_s: float
+    scheduled_s: float | None
+    """When it first was in a step; None: it never was."""
     first_token_s: float | None
     """None: it ended before a token came."""
     ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One message of outputs from the engine, as observers are told. Since 0.1."""
+
+    stats: EngineStats
+    """After it."""
+    gaps_s: Mapping[float, int]
+    """Since the tokens before: of how many requests the next tokens came after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRecord:
+    """One HTTP request whose answer has ended, as observers are told. Since 0.1."""
+
+    method: str
+    """Empty where what came was no HTTP."""
+    route: str
+    """The route's path with its parameters' names; empty where none was reached."""
+    status: int
+    code: str
+    """Of the error object that refused it; empty for other answers."""
+    duration_s: float
+    """Until the last byte was handed on."""
 
 
 class Services(Protocol):
@@ -261,9 +292,11 @@ class Services(Protocol):
         must be quick; one that raises is logged.
         """
 
-    def observe_refusals(self, observer: Callable[[int], None]) -> None:
-        """Have ``observer`` told of each HTTP request that was refused, by its status: any 4xx but that
-        of a client that left, and 503. Runs like :meth:`observe`'s."""
+    def observe_steps(self, observer: Callable[[StepRecord], None]) -> None:
+        """Have ``observer`` told of each message of outputs; once a step, so it must be very quick."""
+
+    def observe_http(self, observer: Callable[[HttpRecord], None]) -> None:
+        """Have ``observer`` told of each HTTP request, refused ones too. Runs like :meth:`observe`'s."""
 
 
 RouterFactory = Callable[[Services, Any], "APIRouter"]

@@ -77,6 +77,7 @@ def book(
         prompt_logprobs=prompt_logprobs,
         complete=whole,
         pooled=None if result is None else result.pooled,
+        scheduled_s=request.scheduled_s,
     )
 
 
@@ -92,7 +93,13 @@ def count_hit(totals: EngineStats, num_prompt: int, hit: PrefixHit, *, connected
 
 def end_with(request: Request, finish: FinishReason, error: str | None = None) -> StepOutput:
     """The last output of a request that ends without a token."""
-    return StepOutput(request.request_id, finish=finish, error=error, cached_tokens=request.num_cached or 0)
+    return StepOutput(
+        request.request_id,
+        finish=finish,
+        error=error,
+        cached_tokens=request.num_cached or 0,
+        scheduled_s=request.scheduled_s,
+    )
 
 
 def _count(part: Part, tokens: list[int], totals: EngineStats) -> None:

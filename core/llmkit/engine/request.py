@@ -40,6 +40,8 @@ class Request:
     """The policy's, asked when it began to wait."""
     num_cached: int | None = None
     """Prompt tokens found in the prefix cache when it first started; None before."""
+    scheduled_s: float = 0.0
+    """When it first started, by ``time.monotonic()``; for observers alone."""
     tables: list[list[int]] = field(default_factory=list)
     """Block ids of each group; empty while it waits. Changed by the KV manager alone."""
     freed: list[int] = field(default_factory=list)

@@ -8,6 +8,7 @@ When blocks run out, the policy's victim gives up all it holds and is computed a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -233,6 +234,7 @@ class ContinuousScheduler:
             promised += self.kv.outstanding(head)
             if head.num_cached is None:
                 head.num_cached = hit.num_tokens
+                head.scheduled_s = time.monotonic()
                 if not head.whole:
                     count_hit(self._totals, head.num_prompt_tokens, hit, connected=self._connected)
         return copies

@@ -38,11 +38,17 @@ class BeamGeneration:
         self._accepted = accepted
         self._params = msgspec.structs.replace(accepted.params, prompt_logprobs=None)
         self._vocab_size = vocab_size
-        self._notes = RequestNotes(self.request_id, self._params.n, accepted.tell)
+        self._notes = RequestNotes(
+            self.request_id,
+            self._params.n,
+            accepted.requests[0].max_tokens,
+            accepted.arrived_s,
+            accepted.tell,
+        )
         self._events: deque[tuple[int, Event]] = deque()
         self._streams: list[OutputStream] = []
         self._client: EngineClient | None = None
-        self._completion_tokens = 0
+        self._completion_tokens = self._longest = 0
         self._reasoning_tokens = 0
         self._cached_tokens: int | None = None
         self._ended = False
@@ -97,7 +103,6 @@ class BeamGeneration:
             async with asyncio.timeout_at(None if deadline is None else deadline.at_s):
                 while not self._run.ended:
                     self._run.advance(await self._round())
-                    self._notes.token()
                     if not self._run.ended:
                         self._send(self._run.requests())
         except TimeoutError:
@@ -121,6 +126,7 @@ class BeamGeneration:
         self._streams = []
         if self._cached_tokens is None:
             self._cached_tokens = outputs[0].cached_tokens
+            self._notes.output(outputs[0], 1)
         return outputs
 
     def _choice(self, result: StepOutput) -> list[Event]:
@@ -133,6 +139,7 @@ class BeamGeneration:
         )
         events = pipeline.feed(result)
         self._completion_tokens += pipeline.num_tokens
+        self._longest = max(self._longest, pipeline.num_tokens)
         self._reasoning_tokens += pipeline.num_reasoning_tokens
         return events
 
@@ -148,7 +155,7 @@ class BeamGeneration:
         self._ended = True
         self._accepted.place.close()
         for index, reason in enumerate(reasons):
-            self._notes.end(index, reason, self.usage)
+            self._notes.end(index, reason, self.usage, self._longest)
 
     async def _close_streams(self) -> None:
         streams, self._streams = self._streams, []

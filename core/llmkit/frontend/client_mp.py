@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import deque
-from collections.abc import Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from llmkit.contracts import AddRequest, EngineReady, EngineStats, StepOutput
+from llmkit.contracts import AddRequest, EngineReady, EngineStats, StepOutput, StepRecord
 from llmkit.errors import EngineDead, EngineError
 from llmkit.messages import (
     AbortRequests,
@@ -42,7 +43,8 @@ class SocketEngineClient:
     process ended is for its owner to tell it with :meth:`fail`. Lives on one event loop.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, on_step: Callable[[StepRecord], None] | None = None) -> None:
+        """``on_step`` is told of each message of outputs."""
         self.ready: EngineReady | None = None
         self.stats = EngineStats()
         self.status = StartupStatus("starting the engine")
@@ -58,6 +60,7 @@ class SocketEngineClient:
         self._from_engine = self._bind(zmq.PULL, directory / OUT_SOCKET)
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str, _Stream] = {}
+        self._on_step = on_step
         self._call_ids = itertools.count()
         self._calls: dict[int, asyncio.Future[CallAnswer]] = {}
         self.dead: str | None = None
@@ -157,8 +160,7 @@ class SocketEngineClient:
         match message:
             case StepOutputs():
                 self.stats = message.stats
-                for output in message.outputs:
-                    self._route(output)
+                self._take_outputs(message)
             case CallAnswer():
                 call = self._calls.get(message.call_id)
                 if call is not None and not call.done():  # else nobody waits for it any more
@@ -172,13 +174,23 @@ class SocketEngineClient:
             case EngineFailed():
                 self._give_up(message)
 
-    def _route(self, output: StepOutput) -> None:
-        if output.finish is None:
-            stream = self._streams.get(output.request_id)
-        else:
-            stream = self._streams.pop(output.request_id, None)
-        if stream is not None:  # else it was closed, and the abort is on its way
+    def _take_outputs(self, message: StepOutputs) -> None:
+        """Give each its stream, and tell how long most have waited for theirs: few times are different."""
+        now, last = time.monotonic(), []
+        for output in message.outputs:
+            if output.finish is None:
+                stream = self._streams.get(output.request_id)
+            else:
+                stream = self._streams.pop(output.request_id, None)
+            if stream is None:  # it was closed, and the abort is on its way
+                continue
             stream.put(output)
+            if output.token_ids:
+                last.append(stream.last_token_s)
+                stream.last_token_s = now
+        if self._on_step is not None:
+            gaps = {now - then: count for then, count in Counter(last).items() if then}
+            self._on_step(StepRecord(message.stats, gaps))
 
     def _give_up(self, failure: EngineFailed) -> None:
         self.failure = failure
@@ -199,7 +211,7 @@ class SocketEngineClient:
 class _Stream:
     """One request's outputs, read by one task."""
 
-    __slots__ = ("_client", "_error", "_open", "_outputs", "_reader", "_request_id")
+    __slots__ = ("_client", "_error", "_open", "_outputs", "_reader", "_request_id", "last_token_s")
 
     def __init__(self, client: SocketEngineClient, request_id: str) -> None:
         self._client = client
@@ -209,6 +221,8 @@ class _Stream:
         """Of the task that waits for the next output."""
         self._error: EngineDead | None = None
         self._open = True
+        self.last_token_s = 0.0
+        """When its last token came; 0: none has."""
 
     def put(self, output: StepOutput) -> None:
         self._outputs.append(output)

@@ -175,7 +175,7 @@ class Front:
     async def _start_up(self) -> tuple[SocketEngineClient, EngineProcess]:
         model = self.model = await in_daemon_thread(self._search_model, "find-model")
         self._directory = EngineDirectory(OUT_SOCKET)
-        client = self._client = SocketEngineClient(self._directory.path)
+        client = self._client = SocketEngineClient(self._directory.path, self.services.observers.tell_step)
         process = await EngineProcess.start([*self._command, str(self._directory.path)], model.launch)
         self._process = process
         self._exit_watch = asyncio.create_task(self._watch_exit(process, client), name="engine-watch")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from llmkit.config import Config
@@ -103,6 +104,7 @@ class FrontGenerator:
         parsing: Parsing | None = None,
     ) -> Generation:
         """As ``contracts.Generator.submit``."""
+        arrived_s = time.monotonic()
         context = context or RequestContext()
         self.check_open()
         self._check_generates()
@@ -118,6 +120,7 @@ class FrontGenerator:
                 accepted = await self._accept(
                     prompt, params, context, place, deadline, parsers, add_special_tokens=add_special_tokens
                 )
+            accepted = dataclasses.replace(accepted, arrived_s=arrived_s)
             # What was checked still holds when the requests are sent: nothing is awaited in between.
             self.check_open()
             generation = await self._start(accepted)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmkit.contracts import (
     AddRequest,
@@ -61,6 +62,8 @@ class Accepted:
     deadline: Deadline | None = None
     parsers: AnswerParsers | None = None
     stages: Stages = Stages()
+    arrived_s: float = field(default_factory=time.monotonic)
+    """By ``time.monotonic()``."""
 
     @property
     def request_id(self) -> str:
@@ -82,7 +85,13 @@ class EngineGeneration:
         self._pipelines = _pipelines(accepted)
         self._place = accepted.place
         self._deadline = accepted.deadline
-        self._notes = RequestNotes(self.request_id, len(self._requests), accepted.tell)
+        self._notes = RequestNotes(
+            self.request_id,
+            len(self._requests),
+            self._requests[0].max_tokens,
+            accepted.arrived_s,
+            accepted.tell,
+        )
         self._live = set(range(len(self._requests)))
         self._events: deque[tuple[int, Event]] = deque()
         self._early: list[tuple[int, Event]] | None = None
@@ -174,8 +183,7 @@ class EngineGeneration:
             events = pipeline.fail(str(outcome))
         else:
             events = pipeline.feed(outcome)
-            if pipeline.num_tokens:
-                self._notes.token()
+            self._notes.output(outcome, pipeline.num_tokens)
         self._take(index, events)
         if pipeline.abort_needed:
             self._to_close.append(index)
@@ -223,7 +231,7 @@ class EngineGeneration:
     def _end(self, index: int, reason: FinishReason) -> None:
         self._live.discard(index)
         self._place.leave(1)
-        self._notes.end(index, reason, self.usage)
+        self._notes.end(index, reason, self.usage, self._pipelines[index].num_tokens)
 
 
 def _pipelines(accepted: Accepted) -> list[OutputPipeline]:

@@ -280,12 +280,13 @@ class FrontPooler:
     async def _compute(self, requests: Sequence[AddRequest]) -> list[StepOutput]:
         """Send them all, a window's worth at a time; whatever happens, none is left in the engine."""
         outputs: dict[int, StepOutput] = {}
-        notes = RequestNotes(requests[0].request_id, len(requests), self._observers.tell)
+        notes = RequestNotes(requests[0].request_id, len(requests), 0, time.monotonic(), self._observers.tell)
         waiting = iter(range(len(requests)))
 
         async def follow() -> None:
             for index in waiting:
                 outputs[index] = await self._last_output(requests[index])
+                notes.output(outputs[index], 0)
 
         tasks = [asyncio.create_task(follow()) for _ in range(min(self._window, len(requests)))]
         failed = FinishReason.ABORT
@@ -304,7 +305,7 @@ class FrontPooler:
                 sum(output.cached_tokens for output in outputs.values()),
             )
             for index in range(len(requests)):
-                notes.end(index, FinishReason.STOP if index in outputs else failed, usage)
+                notes.end(index, FinishReason.STOP if index in outputs else failed, usage, 0)
         return [outputs[index] for index in range(len(requests))]
 
     async def _last_output(self, request: AddRequest) -> StepOutput:

@@ -16,9 +16,11 @@ from llmkit.contracts import (
     EngineReady,
     EngineStats,
     Generator,
+    HttpRecord,
     Pooler,
     RequestRecord,
     ServedModel,
+    StepRecord,
     Tokenizer,
 )
 from llmkit.errors import CheckpointError, EngineError, RequestError
@@ -137,11 +139,15 @@ class FrontServices:
 
     def observe(self, observer: Callable[[RequestRecord], None]) -> None:
         """As ``contracts.Services.observe``."""
-        self.observers.add(observer)
+        self.observers.of_ends.append(observer)
 
-    def observe_refusals(self, observer: Callable[[int], None]) -> None:
-        """As ``contracts.Services.observe_refusals``."""
-        self.observers.add_of_refusals(observer)
+    def observe_steps(self, observer: Callable[[StepRecord], None]) -> None:
+        """As ``contracts.Services.observe_steps``."""
+        self.observers.of_steps.append(observer)
+
+    def observe_http(self, observer: Callable[[HttpRecord], None]) -> None:
+        """As ``contracts.Services.observe_http``."""
+        self.observers.of_http.append(observer)
 
     def _engine(self) -> EngineClient:
         if self._client is None:

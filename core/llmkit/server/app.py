@@ -15,7 +15,7 @@ from llmkit.contracts import Services
 from llmkit.errors import LlmkitError, PluginError
 from llmkit.registry import Entry, Registry
 from llmkit.server import access_log, errors
-from llmkit.server.asgi import CountRefusals, LimitBody, RequestIds, RootPath
+from llmkit.server.asgi import LimitBody, NoteRoute, RequestIds, RootPath, TellRequests
 from llmkit.server.auth import RequireKey
 from llmkit.server.callers import LimitCallers
 from llmkit.server.front import Front
@@ -36,8 +36,8 @@ def build_app(front: Front, plugins: Plugins, config: Config, keys: Keys | None 
     """An application that serves ``front``; it answers before the engine does.
 
     A request passes, in this order: what a trusted proxy says of it, the access log, its id and the last
-    catch of exceptions, the count of refusals, CORS where origins were allowed, the API key where one is set,
-    the bound on its caller's requests, readiness, the size and the form of its body, the route.
+    catch of exceptions, its record for observers, CORS where origins were allowed, the API key where one is
+    set, the bound on its caller's requests, readiness, the size and the form of its body, the route.
 
     :param keys: whom to serve where ``config`` asks for a key; made of ``config`` if None.
 
@@ -73,7 +73,7 @@ def _middleware(front: Front, config: Config, keys: Keys) -> list[Middleware]:
     stack.append(Middleware(RequestIds))
     if server.root_path:
         stack.append(Middleware(RootPath, root_path=server.root_path))
-    stack.append(Middleware(CountRefusals, tell=front.services.observers.tell_refusal))
+    stack.append(Middleware(TellRequests, tell=front.services.observers.tell_http))
     if server.allowed_origins:
         stack.append(
             Middleware(
@@ -92,6 +92,7 @@ def _middleware(front: Front, config: Config, keys: Keys) -> list[Middleware]:
     stack.append(Middleware(RequireReady, front=front))
     stack.append(Middleware(LimitBody, limit=limits.max_request_bytes))
     stack.append(Middleware(StrictJson))
+    stack.append(Middleware(NoteRoute))
     return stack
 
 

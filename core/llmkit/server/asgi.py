@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 import uuid
 from collections.abc import Callable, Mapping
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from llmkit.contracts import HttpRecord
 from llmkit.server.errors import Failure, internal_failure, stopping
 
 logger = logging.getLogger(__name__)
 
 REQUEST_ID = b"x-request-id"
-CLIENT_LEFT = 499
-"""Nobody reads it; access logs do."""
 _USABLE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -96,24 +97,73 @@ class RootPath:
         await self._app(dict(scope, root_path=self._root_path), receive, send)
 
 
-class CountRefusals:
-    """Tells ``tell`` the status of each refusal: a 4xx, but 499 (the client left), and 503."""
+class TellRequests:
+    """Tells ``tell`` of each HTTP request once its answer has ended.
 
-    def __init__(self, app: ASGIApp, tell: Callable[[int], None]) -> None:
+    Stands in front of whatever may refuse; :class:`NoteRoute`, behind it all, knows the route.
+    """
+
+    def __init__(self, app: ASGIApp, tell: Callable[[HttpRecord], None]) -> None:
         self._app = app
         self._tell = tell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def counting_send(message: Message) -> None:
-            if message["type"] == "http.response.start" and _is_refusal(message["status"]):
-                self._tell(message["status"])
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status, code = time.monotonic(), 500, ""
+        noted: list[Scope] = []
+
+        async def watching_send(message: Message) -> None:
+            nonlocal status, code
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif status >= 400 and not code:
+                code = _error_code(message.get("body", b""))
             await send(message)
 
-        await self._app(scope, receive, counting_send if scope["type"] == "http" else send)
+        try:
+            await self._app({**scope, _NOTED: noted}, receive, watching_send)
+        finally:
+            route = getattr(noted[0].get("route"), "path", "") if noted else ""
+            self._tell(HttpRecord(scope["method"], route, status, code, time.monotonic() - began))
 
 
-def _is_refusal(status: int) -> bool:
-    return status == 503 or (400 <= status < 500 and status != CLIENT_LEFT)
+class NoteRoute:
+    """Innermost: lets :class:`TellRequests` see what the router writes into the scope."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if _NOTED in scope:
+            scope[_NOTED].append(scope)
+        await self._app(scope, receive, send)
+
+
+def _error_code(body: bytes) -> str:
+    """The word for machines in an error object, where the body is one."""
+    try:
+        return _decode_error(body).error.word
+    except msgspec.MsgspecError:
+        return ""
+
+
+class _Error(msgspec.Struct):
+    code: str | int | None = None
+    type: str | None = None
+
+    @property
+    def word(self) -> str:
+        return str(self.code or self.type or "")
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+_NOTED = "llmkit.noted"
+_decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
 class LimitBody:

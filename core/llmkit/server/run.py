@@ -17,6 +17,7 @@ import uvloop
 from fastapi import FastAPI
 
 from llmkit.config import Config, TlsConfig
+from llmkit.contracts import HttpRecord
 from llmkit.errors import EngineDead, UsageError
 from llmkit.server import access_log
 from llmkit.server.app import Plugins, build_app
@@ -95,7 +96,7 @@ def _http(app: FastAPI, front: Front, config: Config, tls: Tls | None) -> uvicor
     server = config.server
 
     def on_refusal(status: int, client: str) -> None:
-        front.services.observers.tell_refusal(status)
+        front.services.observers.tell_http(HttpRecord("", "", status, "", 0.0))
         if server.access_log != "off":
             access_log.log_unread(access_log.FORMS[server.access_log], status, client)
 

@@ -296,6 +296,11 @@ class ServerProcess:
         except (OSError, ValueError):
             return None
 
+    def metrics(self) -> dict[str, float]:
+        """``/metrics`` by name without its prefix, series of one name added up; no buckets."""
+        with _OPENER.open(f"{self.url}/metrics", timeout=30) as answer:
+            return read_metrics(answer.read().decode())
+
     def wait_until_ready(self) -> None:
         """:raises AssertionError: it ended, or took too long; with its log."""
         assert self.process is not None, "not started"
@@ -323,6 +328,15 @@ class ServerProcess:
                 self.process.kill()
                 self.process.wait()
         self._log.close()
+
+
+def read_metrics(text: str) -> dict[str, float]:
+    """What ``/metrics`` says, as :meth:`ServerProcess.metrics` gives it."""
+    found: dict[str, float] = {}
+    for name, value in re.findall(r"^(?:\w+:)?(\w+)(?:{.*})? (\S+)$", text, re.MULTILINE):
+        if not name.endswith("_bucket"):
+            found[name] = found.get(name, 0.0) + float(value)
+    return found
 
 
 def free_port() -> int:
