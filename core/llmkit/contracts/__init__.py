@@ -28,6 +28,7 @@ from llmkit.contracts.attention import (
 from llmkit.contracts.client import (
     ChatRenderer,
     EngineClient,
+    FailureWords,
     Generation,
     Generator,
     HttpRecord,
@@ -41,6 +42,7 @@ from llmkit.contracts.client import (
     Services,
     StepRecord,
     Usage,
+    WordedFailure,
 )
 from llmkit.contracts.connector import (
     KVBytes,
@@ -205,6 +207,7 @@ __all__ = [
     "Event",
     "Executor",
     "ExecutorSpec",
+    "FailureWords",
     "FinishReason",
     "Finished",
     "FoldedCall",
@@ -336,6 +339,7 @@ __all__ = [
     "Usage",
     "WeightLoader",
     "WeightRef",
+    "WordedFailure",
     "WorkerHandle",
     "WorkerReport",
     "cache_dir",

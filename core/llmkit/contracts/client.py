@@ -302,12 +302,27 @@ class Services(Protocol):
 RouterFactory = Callable[[Services, Any], "APIRouter"]
 
 
+@dataclass(frozen=True, slots=True)
+class WordedFailure:
+    """A failure as an API other than OpenAI's says it. Since 0.1."""
+
+    status: int
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Besides those that it had."""
+
+
+FailureWords = Callable[[int, Mapping[str, Any], str], WordedFailure]
+"""(status, OpenAI's error object, id of the request) -> what the client gets."""
+
+
 class RegisterRoutes(Protocol):
     """Since 0.1."""
 
-    def __call__(self, name: str, factory: RouterFactory) -> None:
+    def __call__(self, name: str, factory: RouterFactory, *, failures: FailureWords | None = None) -> None:
         """``factory(services, options)`` runs once at start; its routes answer 503 until the engine
-        is ready, and need the API key like every other route."""
+        is ready, and need the API key like every other route. ``failures`` words those on their paths,
+        wherever they come from; None: as OpenAI does."""
 
 
 class RegisterCommand(Protocol):

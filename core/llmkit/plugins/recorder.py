@@ -172,8 +172,10 @@ class _Recorder:
         return tuple(self._entries)
 
     def _register_for(self, kind: str) -> Callable[..., None]:
-        if kind in ("source", "scheduler", "policy", "output_stage", "routes", "worker_method"):
+        if kind in ("source", "scheduler", "policy", "output_stage", "worker_method"):
             return self._named(kind)
+        if kind == "routes":
+            return self._routes
         if kind == "command":
             return self._command
         if kind == "processor":
@@ -189,6 +191,11 @@ class _Recorder:
             self._add(kind, name, factory)
 
         return register
+
+    def _routes(
+        self, name: str, factory: Callable[..., Any], *, failures: Callable[..., Any] | None = None
+    ) -> None:
+        self._add("routes", name, factory, failures=failures)
 
     def _choosable(self, kind: str) -> Callable[..., None]:
         def register(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from fastapi import APIRouter, FastAPI, routing
@@ -11,13 +11,14 @@ from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from llmkit.config import Config
-from llmkit.contracts import Services
+from llmkit.contracts import FailureWords, Services
 from llmkit.errors import LlmkitError, PluginError
 from llmkit.registry import Entry, Registry
 from llmkit.server import access_log, errors
 from llmkit.server.asgi import LimitBody, NoteRoute, RequestIds, RootPath, TellRequests
 from llmkit.server.auth import RequireKey
 from llmkit.server.callers import LimitCallers
+from llmkit.server.failures import WordFailures
 from llmkit.server.front import Front
 from llmkit.server.health import RequireReady, health_router
 from llmkit.server.json_body import StrictJson
@@ -35,20 +36,22 @@ class Plugins(Protocol):
 def build_app(front: Front, plugins: Plugins, config: Config, keys: Keys | None = None) -> FastAPI:
     """An application that serves ``front``; it answers before the engine does.
 
-    A request passes, in this order: what a trusted proxy says of it, the access log, its id and the last
-    catch of exceptions, its record for observers, CORS where origins were allowed, the API key where one is
-    set, the bound on its caller's requests, readiness, the size and the form of its body, the route.
+    A request passes, in this order: what a trusted proxy says of it, the access log, the wording of its
+    failure, its id and the last catch of exceptions, its record for observers, CORS where origins were
+    allowed, the API key where one is set, the bound on its caller's requests, readiness, the size and the
+    form of its body, the route.
 
     :param keys: whom to serve where ``config`` asks for a key; made of ``config`` if None.
 
     :raises PluginError: a plugin's routes failed to build or take a path that is served already.
     :raises StartupError: there are no keys to be read.
     """
+    words: dict[str, FailureWords] = {}
     app = FastAPI(
         title="llmkit",
         version=VERSION,
         redoc_url=None,
-        middleware=_middleware(front, config, keys or Keys(config.server)),
+        middleware=_middleware(front, config, words, keys or Keys(config.server)),
         responses={"4XX": errors.DOCUMENTED, "5XX": errors.DOCUMENTED},
     )
     errors.install(app)
@@ -59,20 +62,26 @@ def build_app(front: Front, plugins: Plugins, config: Config, keys: Keys | None 
         if entry.auto:
             router = _router(entry, plugins.registry, front.services)
             _claim(router, entry.owner, served)
+            own_words = entry.traits.get("failures")
+            if own_words is not None:
+                words |= dict.fromkeys(_paths(router), own_words)
             app.include_router(router)
     return app
 
 
-def _middleware(front: Front, config: Config, keys: Keys) -> list[Middleware]:
+def _middleware(
+    front: Front, config: Config, words: Mapping[str, FailureWords], keys: Keys
+) -> list[Middleware]:
     server, limits = config.server, config.limits
     stack = []
     if server.forwarded_allow_ips:
         stack.append(Middleware(ProxyHeadersMiddleware, trusted_hosts=list(server.forwarded_allow_ips)))
     if server.access_log != "off":
         stack.append(Middleware(access_log.AccessLog, form=access_log.FORMS[server.access_log]))
-    stack.append(Middleware(RequestIds))
     if server.root_path:
         stack.append(Middleware(RootPath, root_path=server.root_path))
+    stack.append(Middleware(WordFailures, words=words))
+    stack.append(Middleware(RequestIds))
     stack.append(Middleware(TellRequests, tell=front.services.observers.tell_http))
     if server.allowed_origins:
         stack.append(

@@ -55,8 +55,11 @@ def router(services: Services, rules: FieldRules) -> APIRouter:
     return chat
 
 
-async def conversation_choices(body: ChatRequest, request: Request, services: Services) -> Choices:
-    """What answers a conversation, for any route that has one; not started yet.
+async def conversation_choices(
+    body: ChatRequest, request: Request, services: Services, *, default_max_tokens: int | None = None
+) -> Choices:
+    """What answers a conversation, for any route that has one; not started yet. ``default_max_tokens``: where
+    the body has no limit; cut to the context, unlike the body's own.
 
     :raises RequestError: the request is wrong; :func:`name_chat_field` puts in the names of its fields.
     """
@@ -86,7 +89,7 @@ async def conversation_choices(body: ChatRequest, request: Request, services: Se
         services,
         {"messages": prompt.text},
         params,
-        request_context(body, request),
+        request_context(body, request, default_max_tokens=default_max_tokens),
         add_special_tokens=bool(body.add_special_tokens),  # the template writes its own
         parsing=_parsing(body, asked, prompt.opening) if parses else None,
     )

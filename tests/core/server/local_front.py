@@ -353,6 +353,13 @@ async def serving(front: LocalFront, plugins: Any = None) -> AsyncIterator[httpx
 
 BUILT_IN = (
     Entry("routes", "openai", openai_plugin.make_router, "openai-api"),
+    Entry(
+        "routes",
+        "anthropic",
+        openai_plugin.make_messages_router,
+        "openai-api",
+        traits={"failures": openai_plugin.word_failure},
+    ),
     Entry("routes", "metrics", observability_plugin.make_router, "observability"),
 )
 

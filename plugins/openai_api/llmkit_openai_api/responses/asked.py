@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from llmkit import RequestError
-from llmkit_openai_api.chat import name_chat_field
-from llmkit_openai_api.request import not_yet
 from llmkit_openai_api.responses.items import Item, as_messages
 from llmkit_openai_api.responses.schema import (
     MAX_METADATA,
@@ -21,36 +16,9 @@ from llmkit_openai_api.responses.schema import (
     ResponsesRequest,
     Text,
 )
-from llmkit_openai_api.schema import ChatRequest
+from llmkit_openai_api.translated import AsChat, Harmless, falsy, never, refuse_inner
 
 LOGPROBS = "message.output_text.logprobs"
-
-
-@dataclass(frozen=True, slots=True)
-class AsChat:
-    """A request in the words of chat, and the way back for its errors."""
-
-    body: ChatRequest
-    names: tuple[str, ...]
-    """Message -> what the request calls where it comes from."""
-
-    def name_field(self, error: RequestError) -> None:
-        """Put in an error about the chat what the request calls the field."""
-        name_chat_field(error, self.body)
-        if error.param is None:
-            return
-        name = self._name(error.param)
-        error.args = (str(error).replace(error.param, name, 1),)
-        error.param = name
-
-    def _name(self, param: str) -> str:
-        message = re.match(r"messages\[(\d+)\]", param)
-        if message is not None and int(message[1]) < len(self.names):
-            return self.names[int(message[1])] + param[message.end() :]
-        for old, new in _NAMES.items():
-            if param == old or param.startswith((f"{old}.", f"{old}[")):
-                return new + param[len(old) :]
-        return re.sub(r"^(tools\[\d+\])\.function", r"\1", param)
 
 
 _NAMES: Mapping[str, str] = {
@@ -61,6 +29,13 @@ _NAMES: Mapping[str, str] = {
     "tool_choice.allowed_tools": "tool_choice",
     "tool_choice.function": "tool_choice",
 }
+
+
+def _rename(param: str) -> str:
+    for old, new in _NAMES.items():
+        if param == old or param.startswith((f"{old}.", f"{old}[")):
+            return new + param[len(old) :]
+    return re.sub(r"^(tools\[\d+\])\.function", r"\1", param)
 
 
 def as_chat(body: Asked, earlier: Sequence[Item], given: Sequence[Item]) -> AsChat:
@@ -96,11 +71,7 @@ def as_chat(body: Asked, earlier: Sequence[Item], given: Sequence[Item]) -> AsCh
     template_args = _template_args(body)
     if template_args:
         fields["chat_template_kwargs"] = template_args
-    try:
-        return AsChat(ChatRequest(**fields), tuple(names))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RequestError(f"input: {first['msg']}", param="input") from None
+    return AsChat.of(fields, "input", names, _rename)
 
 
 def _generation(body: ResponsesRequest) -> dict[str, Any]:
@@ -156,9 +127,7 @@ def _tool(tool: Mapping[str, Any], place: int) -> dict[str, Any]:
             param=f"{where}.type",
             code="unsupported_value",
         )
-    for name, harmless in _TOOL_OPTIONS.items():
-        if tool.get(name) is not None and not harmless(tool[name]):
-            raise not_yet(f"{where}.{name}")
+    refuse_inner(tool, where, _TOOL_OPTIONS)
     shown = ("name", "description", "parameters", "strict")
     function = {name: tool[name] for name in shown if tool.get(name) is not None}
     return {"type": "function", "function": function}
@@ -192,25 +161,14 @@ def _allowed(tool: Any) -> Any:
 
 # ---- what cannot be honoured: name -> whether a value, not null, asks for nothing ----
 
-Harmless = Callable[[Any], bool]
-
-
-def _never(_value: Any) -> bool:
-    return False
-
-
-def _falsy(value: Any) -> bool:
-    return not value
-
-
 _TOOL_OPTIONS: Mapping[str, Harmless] = {
     "allowed_callers": lambda value: isinstance(value, list) and "direct" in value,
-    "async": _falsy,
-    "defer_loading": _falsy,
+    "async": falsy,
+    "defer_loading": falsy,
 }
 _INNER: Mapping[str, Mapping[str, Harmless]] = {
-    "background_options": {"continuation_id": _never},
-    "prompt_cache_options": {"prewarm": _falsy},
+    "background_options": {"continuation_id": never},
+    "prompt_cache_options": {"prewarm": falsy},
     "reasoning": {
         "summary": lambda value: value == "auto",
         "generate_summary": lambda value: value == "auto",
@@ -222,11 +180,7 @@ _INNER: Mapping[str, Mapping[str, Harmless]] = {
 
 def _refuse(body: Asked) -> None:
     for outer, fields in _INNER.items():
-        held = getattr(body, outer, None)
-        for name, harmless in fields.items():
-            value = held.get(name) if isinstance(held, Mapping) else getattr(held, name, None)
-            if value is not None and not harmless(value):
-                raise not_yet(f"{outer}.{name}")
+        refuse_inner(getattr(body, outer, None), outer, fields)
     if isinstance(body, ResponsesRequest):
         _check_metadata(body.metadata or {})
 
