@@ -86,7 +86,10 @@ def _is_causal(config: Mapping[str, Any], architecture: str) -> bool:
         return False
     if architecture.endswith(_GENERATES):
         return True
-    return "num_key_value_heads" in config or config.get("model_type") in ("gpt2", "gpt_neox", "opt", "bloom")
+    model_type = str(config.get("model_type"))
+    if "bert" in model_type:
+        return False
+    return "num_key_value_heads" in config or model_type in ("gpt2", "gpt_neox", "opt", "bloom")
 
 
 def _activation(config: Mapping[str, Any], head: Head) -> Activation:

@@ -41,7 +41,8 @@ class PoolingTransformersModel(TransformersModel):
         self._offset = _position_offset(self._body)
         self._takes_types = "token_type_ids" in inspect.signature(self._body.forward).parameters
         self._padding = self._model.config.get_text_config().pad_token_id
-        self._head_body = _PooledBody(self._body)
+        pooler = getattr(self._body, "pooler", None)
+        self._stand_in.pooler = pooler if isinstance(pooler, nn.Module) else None
 
     def load(self, weights: Iterable[WeightRef], on_weight: Callable[[WeightRef], None]) -> None:
         without_head = self._pooling.head == "none"
@@ -56,7 +57,7 @@ class PoolingTransformersModel(TransformersModel):
             without_head=without_head,
         )
         if not without_head:
-            self._tail = with_body(self._model, self._body, self._head_body)
+            self._tail = with_body(self._model, self._body, self._stand_in)
         self._finish_load(avoid=self._padding)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -102,10 +103,10 @@ class PoolingTransformersModel(TransformersModel):
     def _head(self, states: Tensor) -> Tensor:
         """``[rows, hidden] -> float32 [rows, labels]``"""
         assert self._tail is not None, "it has no head, or weights are not loaded"
-        self._head_body.hidden = states.to(self._dtype).unsqueeze(1)
+        self._stand_in.hidden = states.to(self._dtype).unsqueeze(1)
         ids = torch.full((len(states), 1), 1 if self._padding == 0 else 0, device=states.device)
         logits: Tensor = self._tail(input_ids=ids).logits
-        self._head_body.hidden = None
+        self._stand_in.hidden = None
         return logits.reshape(len(states), -1).float()
 
     def _build(self) -> PreTrainedModel:
@@ -131,22 +132,6 @@ class PoolingTransformersModel(TransformersModel):
         if inputs.token_types is not None and self._takes_types:
             given["token_type_ids"] = inputs.token_types.unsqueeze(0)
         return given
-
-
-class _PooledBody(nn.Module):
-    """In the place of a body: pooled states as its hidden states, and what its own pooler makes of them."""
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.hidden: Tensor | None = None
-        self._pooler = getattr(body, "pooler", None)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        from transformers.modeling_outputs import BaseModelOutputWithPooling
-
-        assert self.hidden is not None
-        pooled = self._pooler(self.hidden) if isinstance(self._pooler, nn.Module) else None
-        return BaseModelOutputWithPooling(last_hidden_state=self.hidden, pooler_output=pooled)
 
 
 def _position_offset(body: nn.Module) -> int:

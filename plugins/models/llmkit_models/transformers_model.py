@@ -194,15 +194,19 @@ def _layers(body: nn.Module, count: int) -> nn.ModuleList:
 
 
 class _StandIn(nn.Module):
-    """In the place of a causal LM's body: returns what it was given, in the body's own output type."""
+    """In the place of a model's body: returns what it was given, in the body's own output type."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hidden: Tensor | None = None
+        self.pooler: nn.Module | None = None
+        """The body's own, of what it gives a head."""
         self.kind: Callable[..., Any] = tuple
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.kind(last_hidden_state=self.hidden)
+        if self.pooler is None:
+            return self.kind(last_hidden_state=self.hidden)
+        return self.kind(last_hidden_state=self.hidden, pooler_output=self.pooler(self.hidden))
 
 
 def build(spec: ModelSpec, maker: type[Any], config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
