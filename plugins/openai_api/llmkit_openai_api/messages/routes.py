@@ -11,7 +11,8 @@ from llmkit import Draining, EngineDead, EngineError, RequestError, RequestTimeo
 from llmkit.contracts import Services, read_tools
 from llmkit_openai_api.chat import conversation_choices, render
 from llmkit_openai_api.choices import Choices
-from llmkit_openai_api.disconnect import EventStream, unless_gone
+from llmkit_openai_api.disconnect import unless_gone
+from llmkit_openai_api.event_stream import EventStream
 from llmkit_openai_api.fields import FieldRules
 from llmkit_openai_api.messages.asked import as_chat
 from llmkit_openai_api.messages.failures import error_body
@@ -79,7 +80,8 @@ async def _create(body: MessagesRequest, request: Request, services: Services) -
             )
             if body.stream:
                 frames = _frames(choices, writer, request.headers[REQUEST_ID])
-                return EventStream(frames, choices.aclose)
+                keepalive_s = services.config.server.sse_keepalive
+                return EventStream(frames, choices.aclose, keepalive_s=keepalive_s)
             await unless_gone(request.receive, _read(choices, writer))
         except BaseException:
             await choices.aclose()
