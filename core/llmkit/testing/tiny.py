@@ -116,6 +116,34 @@ MODELS: Mapping[str, TinyModel] = {
 }
 """Architecture -> how :func:`build` makes it."""
 
+_ENCODER: dict[str, Any] = {**_BASE, "num_key_value_heads": None, "head_dim": None, "num_attention_heads": 3}
+_DISTIL: dict[str, Any] = {**_ENCODER, "dim": 48, "n_layers": 3, "n_heads": 3, "hidden_dim": 80}
+_MODERN: dict[str, Any] = {
+    **_ENCODER,
+    "num_hidden_layers": 4,
+    "local_attention": 2 * WINDOW,
+    "cls_token_id": 0,
+    "sep_token_id": 1,
+}
+
+POOLING: Mapping[str, TinyModel] = {
+    "BertModel": TinyModel("bert", _ENCODER),
+    "RobertaModel": TinyModel("roberta", _ENCODER),
+    "DistilBertModel": TinyModel("distilbert", _DISTIL),
+    "ModernBertModel": TinyModel("modernbert", _MODERN),
+    "Qwen3Model": TinyModel("qwen3", sharpness=2.5),
+    "Gemma3TextModel": TinyModel("gemma3_text", {**_GEMMA, "use_bidirectional_attention": True}),
+    "BertForSequenceClassification": TinyModel("bert", {**_ENCODER, "num_labels": 1}),
+    "XLMRobertaForSequenceClassification": TinyModel("xlm-roberta", {**_ENCODER, "num_labels": 3}),
+    "DistilBertForSequenceClassification": TinyModel("distilbert", {**_DISTIL, "num_labels": 3}),
+    "ModernBertForSequenceClassification": TinyModel(
+        "modernbert", {**_MODERN, "classifier_pooling": "mean", "num_labels": 3}
+    ),
+    "Qwen3ForSequenceClassification": TinyModel("qwen3", {"num_labels": 3, "pad_token_id": None}, 2.5),
+    "BertForTokenClassification": TinyModel("bert", {**_ENCODER, "num_labels": 5}),
+}
+"""Architectures that embed or classify -> how :func:`build` makes them."""
+
 
 def build(
     directory: Path, architecture: str, *, seed: int = 0, dtype: str = "float32", **overrides: Any
@@ -132,20 +160,30 @@ def build(
 
 def make(architecture: str, *, seed: int = 0, **overrides: Any) -> Any:
     """The transformers model itself, fp32, eager attention, in eval mode."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
-    tiny = MODELS.get(architecture)
+    tiny = MODELS.get(architecture) or POOLING.get(architecture)
     if tiny is None:
-        raise UsageError(f"no tiny {architecture!r}; there are {listing(MODELS)}")
+        raise UsageError(f"no tiny {architecture!r}; there are {listing([*MODELS, *POOLING])}")
     entries = _BASE | tiny.config | overrides
     config = AutoConfig.for_model(tiny.model_type, **{k: v for k, v in entries.items() if v is not None})
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, dtype=torch.float32, attn_implementation="eager"
-        )
+        model = _maker(architecture).from_config(config, dtype=torch.float32, attn_implementation="eager")
         _scale(model, tiny.sharpness)
-    return model.eval()
+    made: Any = model.eval()
+    return made
+
+
+def _maker(architecture: str) -> Any:
+    """The AutoModel that makes it."""
+    import transformers
+
+    if architecture.endswith("ForSequenceClassification"):
+        return transformers.AutoModelForSequenceClassification
+    if architecture.endswith("ForTokenClassification"):
+        return transformers.AutoModelForTokenClassification
+    return transformers.AutoModelForCausalLM if architecture in MODELS else transformers.AutoModel
 
 
 def config_of(directory: Path) -> dict[str, Any]:
@@ -171,10 +209,26 @@ def _scale(model: nn.Module, sharpness: float) -> None:
                 weight.copy_(noise * _gain(name, sharpness) / weight.shape[-1] ** 0.5)
 
 
+_QUERIES_AND_KEYS = (
+    *("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn"),
+    *(".query.", ".key.", "q_lin", "k_lin", "Wqkv"),
+)
+
+
 def _gain(name: str, sharpness: float) -> float:
-    if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn")):
+    if any(part in name for part in _QUERIES_AND_KEYS):
         return sharpness
     return 2.0 if "lm_head" in name or "embed_out" in name else 1.0
 
 
-__all__ = ["MAX_POSITION", "MODELS", "VOCAB_SIZE", "WINDOW", "TinyModel", "build", "config_of", "make"]
+__all__ = [
+    "MAX_POSITION",
+    "MODELS",
+    "POOLING",
+    "VOCAB_SIZE",
+    "WINDOW",
+    "TinyModel",
+    "build",
+    "config_of",
+    "make",
+]
