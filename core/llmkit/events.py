@@ -85,8 +85,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     stop_reason: str | int | None = None
     error: str | None = None
     error_code: str | None = None
-    """A word for programs where ``error`` has one: ``request_timeout``, or ``unsatisfiable`` where the fault
-    is the request's."""
+    """A word for programs where ``error`` has one: ``request_timeout``, ``engine_dead``, or ``unsatisfiable``
+    where the fault is the request's."""
 
 
 Delta = Content | Reasoning | ToolCallOpened | ArgumentsDelta | ToolCallClosed

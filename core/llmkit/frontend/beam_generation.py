@@ -19,7 +19,7 @@ from llmkit.contracts import (
 )
 from llmkit.errors import EngineError
 from llmkit.frontend.beam import BeamRun
-from llmkit.frontend.generation import TIMED_OUT, Accepted
+from llmkit.frontend.generation import TIMED_OUT, Accepted, code_of
 from llmkit.frontend.observers import RequestNotes
 from llmkit.frontend.output import OutputPipeline
 from llmkit.types import FinishReason
@@ -109,7 +109,7 @@ class BeamGeneration:
             assert deadline is not None
             self._fail(deadline.message, TIMED_OUT)
         except EngineError as error:
-            self._fail(str(error))
+            self._fail(str(error), code_of(error))
         else:
             self._give([self._choice(result) for result in self._run.results()])
         finally:

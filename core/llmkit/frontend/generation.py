@@ -20,7 +20,7 @@ from llmkit.contracts import (
     Tokenizer,
     Usage,
 )
-from llmkit.errors import EngineError
+from llmkit.errors import EngineDead, EngineError
 from llmkit.frontend.observers import Observer, RequestNotes
 from llmkit.frontend.output import OutputPipeline, params_of_choice
 from llmkit.frontend.parsing import AnswerParsers
@@ -31,6 +31,8 @@ from llmkit.types import FinishReason
 
 TIMED_OUT = "request_timeout"
 """``Finished.error_code`` of what a deadline ended."""
+ENGINE_DEAD = "engine_dead"
+"""The same of what the engine's end did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ class EngineGeneration:
             return
         pipeline = self._pipelines[index]
         if isinstance(outcome, EngineError):
-            events = pipeline.fail(str(outcome))
+            events = pipeline.fail(str(outcome), code_of(outcome))
         else:
             events = pipeline.feed(outcome)
             self._notes.output(outcome, pipeline.num_tokens)
@@ -246,6 +248,11 @@ def _pipelines(accepted: Accepted) -> list[OutputPipeline]:
         )
         for request in accepted.requests
     ]
+
+
+def code_of(error: EngineError) -> str | None:
+    """``Finished.error_code`` for what ended a request."""
+    return ENGINE_DEAD if isinstance(error, EngineDead) else None
 
 
 Outcome = StepOutput | EngineError

@@ -19,6 +19,7 @@ logger = logging.getLogger("llmkit.access")
 _PATH_CHARS = "/!$&'()*+,;=:@~"
 """Besides letters and digits; all others are escaped, so that a path ends no line and fakes no field."""
 MAX_PATH_CHARS = 1024
+MAX_CLIENT_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,8 @@ class AccessLog:
                         status=status,
                         duration_s=round(time.monotonic() - began, 6),
                         bytes=size,
-                        client=client[0] if client else "",
+                        # Behind a proxy it is what a header says.
+                        client=quote(client[0], safe=":%")[:MAX_CLIENT_CHARS] if client else "",
                         caller=scope.get("state", {}).get("caller", ""),
                     )
                 ),

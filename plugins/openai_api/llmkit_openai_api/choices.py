@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-from llmkit import Draining, EngineError, RequestError, RequestTimeout
+from llmkit import Draining, EngineDead, EngineError, RequestError, RequestTimeout
 from llmkit.contracts import (
     Event,
     Finished,
@@ -169,6 +169,8 @@ def raise_failure(event: Event) -> None:
             raise RequestTimeout(event.error or "the request took too long")
         if event.error_code == "unsatisfiable":
             raise RequestError(event.error or "nothing satisfies the request", code="unsatisfiable")
+        if event.error_code == "engine_dead":
+            raise EngineDead(event.error or "the engine is gone")
         if event.reason is FinishReason.ERROR:
             raise EngineError(event.error or "the engine failed on this request")
         if event.reason is FinishReason.ABORT:

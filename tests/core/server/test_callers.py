@@ -98,3 +98,70 @@ async def test_a_timeout_that_is_none_is_400(header: str) -> None:
         answer = await client.post(URL, json={"prompt": "hi"}, headers={"X-Request-Timeout": header})
         assert answer.status_code == 400
         assert "imeout" in answer.json()["error"]["message"]
+
+
+# ---- requests in flight ----
+
+
+def one_each(**server: Any) -> Config:
+    config = server_config(**server)
+    return replace(config, limits=replace(config.limits, max_concurrent_requests_per_key=1))
+
+
+async def test_a_key_has_so_many_requests_in_flight_and_others_go_on() -> None:
+    front = LocalFront(one_each(api_key=KEYS))
+    release = asyncio.Event()
+    front.engine.script = lambda request: Script(release=release)
+    async with serving(front) as client:
+        first = asyncio.create_task(ask(client, KEYS[0], stream=True))
+        while not front.engine.requests:
+            await asyncio.sleep(0.01)
+        refused = await ask(client, KEYS[0])
+        assert refused.status_code == 429
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+        assert "--max-concurrent-requests-per-key" in refused.json()["error"]["message"]
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/v1/models", headers={"x-api-key": KEYS[1]})).status_code == 200
+        assert 'llmkit_requests_refused_total{code="429"} 1.0' in (await client.get("/metrics")).text
+        release.set()
+        assert (await first).status_code == 200
+        assert (await ask(client, KEYS[0])).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_place_is_free_again_after_an_error_and_when_its_client_leaves(stream: bool) -> None:
+    front = LocalFront(one_each())
+    front.says("ab", hang_after=1)
+    async with serving(front) as client:
+        assert (await client.post(URL, json={"prompt": 1})).status_code == 400
+        assert (await client.post(URL, content=b"{")).status_code == 400
+        leaving = asyncio.create_task(ask(client, "any", stream=stream))
+        while not front.engine.running:
+            await asyncio.sleep(0.01)
+        assert (await ask(client, "any")).status_code == 429
+        leaving.cancel()
+        while front.engine.running:
+            await asyncio.sleep(0.01)
+        front.says("ab")
+        async with asyncio.timeout(10):
+            while (answer := await ask(client, "any", stream=stream)).status_code == 429:
+                await asyncio.sleep(0.01)
+        assert answer.status_code == 200
+
+
+async def test_without_keys_each_address_is_a_caller_as_a_trusted_proxy_tells_it() -> None:
+    front = LocalFront(one_each(forwarded_allow_ips=("127.0.0.1",)))
+    front.says("ab", hang_after=0)
+    async with serving(front) as client:
+        body = {"prompt": "hi"}
+        task = asyncio.create_task(client.post(URL, json=body, headers={"X-Forwarded-For": "192.0.2.1"}))
+        while not front.engine.running:
+            await asyncio.sleep(0.01)
+        front.says("ab")
+        again, other = [
+            (await client.post(URL, json=body, headers={"X-Forwarded-For": address})).status_code
+            for address in ("192.0.2.1", "192.0.2.2")
+        ]
+        assert (again, other) == (429, 200)
+        task.cancel()

@@ -400,7 +400,7 @@ async def test_the_engines_death_ends_an_open_stream_with_an_error(
 ) -> None:
     front.says("a", "b", hang_after=2)
     task = asyncio.create_task(streamed(client))
-    other = asyncio.create_task(refused(client, 500))
+    other = asyncio.create_task(refused(client, 503))
     await until(lambda: front.engine.generated == 4)
     front.die()
     answer = await asyncio.wait_for(task, 2)
