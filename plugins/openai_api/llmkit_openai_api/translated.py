@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from llmkit import RequestError
 from llmkit_openai_api.chat import name_chat_field
 from llmkit_openai_api.request import not_yet
-from llmkit_openai_api.schema import Body, ChatRequest
+from llmkit_openai_api.schema import ChatRequest
 
 Harmless = Callable[[Any], bool]
 """Whether a value, not null, of a field that cannot be honoured asks for nothing."""
@@ -57,16 +57,8 @@ class AsChat:
         return self.rename(param)
 
 
-def refuse_fields(body: Body, fields: Mapping[str, Harmless]) -> None:
-    """:raises RequestError: ``body`` asks for something with one of these, which cannot be honoured."""
-    for name, harmless in fields.items():
-        value = getattr(body, name, None)
-        if value is not None and not harmless(value):
-            raise not_yet(name)
-
-
 def refuse_inner(held: Any, where: str, fields: Mapping[str, Harmless]) -> None:
-    """As :func:`refuse_fields` for an object within a body, which calls it ``where``."""
+    """:raises RequestError: an object that the body calls ``where`` asks for something with one of these."""
     for name, harmless in fields.items():
         value = held.get(name) if isinstance(held, Mapping) else getattr(held, name, None)
         if value is not None and not harmless(value):

@@ -22,7 +22,7 @@ from llmkit_openai_api.messages.schema import (
     ToolUseBlock,
 )
 from llmkit_openai_api.request import not_yet
-from llmkit_openai_api.translated import AsChat, Harmless, falsy, never, refuse_fields, refuse_inner
+from llmkit_openai_api.translated import AsChat, Harmless, falsy, refuse_inner
 
 
 def _rename(param: str, format_name: str) -> str:
@@ -60,7 +60,8 @@ class _Chat:
 
 def as_chat(body: CountTokensRequest, services: Services) -> AsChat:
     """:raises RequestError: the request asks for what is not here."""
-    _refuse(body)
+    if body.thinking is not None:
+        _check_thinking(body.thinking)
     chat = _Chat()
     system = [body.system] if isinstance(body.system, str) else [part.text for part in body.system or ()]
     for text in system:
@@ -220,18 +221,6 @@ _TOOL_OPTIONS: Mapping[str, Harmless] = {
     "defer_loading": falsy,
     "input_examples": falsy,
 }
-_FIELDS: Mapping[str, Harmless] = {
-    "container": never,
-    "context_management": falsy,
-    "inference_geo": never,
-    "mcp_servers": falsy,
-}
-
-
-def _refuse(body: CountTokensRequest) -> None:
-    refuse_fields(body, _FIELDS)
-    if body.thinking is not None:
-        _check_thinking(body.thinking)
 
 
 def _check_thinking(thinking: Thinking) -> None:

@@ -71,7 +71,9 @@ async def _create(body: MessagesRequest, request: Request, services: Services) -
             conversation_choices(chat.body, request, services, default_max_tokens=body.max_tokens),
         )
         try:
-            await unless_gone(request.receive, choices.start())
+            keepalive_s = services.config.server.sse_keepalive
+            patience_s = (keepalive_s or None) if body.stream else None
+            await unless_gone(request.receive, choices.start(patience_s))
             writer = MessageWriter(
                 services.model.names[0],
                 services.tokenizer,
@@ -80,7 +82,6 @@ async def _create(body: MessagesRequest, request: Request, services: Services) -
             )
             if body.stream:
                 frames = _frames(choices, writer, request.headers[REQUEST_ID])
-                keepalive_s = services.config.server.sse_keepalive
                 return EventStream(frames, choices.aclose, keepalive_s=keepalive_s)
             await unless_gone(request.receive, _read(choices, writer))
         except BaseException:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from llmkit_openai_api.extensions import Extensions
+from llmkit_openai_api.fields import Ignored, Refused
 from llmkit_openai_api.schema import MAX_MESSAGES, Body, Integer, Items, Number, Object
 
 
@@ -125,16 +126,19 @@ class CountTokensRequest(Body):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     """The older name of ``output_config.format``."""
-    cache_control: Object | None = None
-    """Without effect: prompts are cached by themselves."""
-    mcp_servers: Items[Object] | None = None
-    """Refused."""
-    context_management: Object | None = None
-    """Refused."""
-    speed: Literal["standard", "fast"] | None = None
-    """Without effect."""
-    user_profile_id: str | None = None
-    """Without effect."""
+    cache_control: Annotated[
+        Object | None, Ignored("prompts are cached by themselves", {"type": "ephemeral"})
+    ] = None
+    mcp_servers: Annotated[
+        Items[Object] | None,
+        Refused("nothing outside the model is reached", [{"type": "url"}], passes=lambda v: not v),
+    ] = None
+    context_management: Annotated[
+        Object | None,
+        Refused("a conversation is never shortened by itself", {"edits": []}, passes=lambda v: not v),
+    ] = None
+    speed: Annotated[Literal["standard", "fast"] | None, Ignored("there is one speed", "fast")] = None
+    user_profile_id: Annotated[str | None, Ignored("nobody acts for others here", "user_1")] = None
 
 
 class MessagesRequest(CountTokensRequest, Extensions):
@@ -147,13 +151,10 @@ class MessagesRequest(CountTokensRequest, Extensions):
     temperature: Annotated[Number, Field(ge=0, le=1)] | None = None
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     top_k: Integer | None = None
-    metadata: Metadata | None = None
-    """Without effect."""
-    service_tier: Literal["auto", "standard_only"] | None = None
-    """Without effect: there is one, ``standard``."""
-    container: str | Object | None = None
-    """Refused."""
-    diagnostics: Object | None = None
-    """Without effect: answers carry none."""
-    inference_geo: str | None = None
-    """Refused."""
+    metadata: Annotated[Metadata | None, Ignored("it is the client's own", {"user_id": "u"})] = None
+    service_tier: Annotated[
+        Literal["auto", "standard_only"] | None, Ignored("there is one, standard", "auto")
+    ] = None
+    container: Annotated[str | Object | None, Refused("no code is run", "container_1")] = None
+    diagnostics: Annotated[Object | None, Ignored("answers carry none", {"previous_message_id": None})] = None
+    inference_geo: Annotated[str | None, Refused("the server does not know where it stands", "eu")] = None
