@@ -4,7 +4,7 @@ Starts ``llmkit serve`` with the scripted executor and a real HTTP socket, opens
 reads them to the end. The front's CPU time (user and system, all threads of the process that answers HTTP) is
 read when every stream has its first token and when the first one ends. It is CPU time and not wall time,
 so that other load on the machine matters less. "all" counts from the first request to the last byte:
-connections, requests, templates and ends with it.
+connections, requests, templates and ends with it. The floor is a loop that only writes to as many sockets.
 
     python bench/front.py [--streams 300] [--tokens 300] [--step-ms 60] [--rounds 3] [--n 1] [--logprobs K]
 """
@@ -16,10 +16,13 @@ import asyncio
 import json
 import statistics
 import tempfile
+import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import uvloop
 
 from llmkit.testing import bytes_tokenizer
 from llmkit.testing.http import ServerProcess
@@ -56,6 +59,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, serving(Path(directory), arguments) as server:
         rounds = [asyncio.run(measure(server, path, body, arguments)) for _ in range(arguments.rounds)]
     print(f"{arguments.streams} streams, {arguments.n} choices each, {arguments.tokens} tokens a choice")
+    floor = floor_us(arguments.streams)
+    print(f"{'a bare write, us':>26} {floor:7.2f}")
     for name, place in (("us a token", 0), ("all", 1), ("writes a step and stream", 2)):
         values = [figures[place] for figures in rounds]
         print(f"{name:>26} {statistics.median(values):7.2f}   ({', '.join(f'{v:.2f}' for v in values)})")
@@ -77,6 +82,10 @@ def serving(directory: Path, arguments: argparse.Namespace) -> ServerProcess:
             f"--kv-cache-memory-bytes={1 << 30}",
         ]
     )
+
+
+CHUNK = b"f0\r\n" + b"x" * 0xF0 + b"\r\n"
+"""About what a token of a chat is on the wire."""
 
 
 @dataclass
@@ -145,6 +154,51 @@ async def measure(
     per_step = (progress.reads - reads) / (counted / arguments.n)
     await until(progress, lambda: progress.ended == streams)
     return 1e6 * steady / counted, 1e6 * (cpu_s(front) - begun) / tokens, per_step
+
+
+def floor_us(streams: int, steps: int = 60) -> float:
+    """CPU of writing a chunk to each of so many connections from an event loop that does nothing else."""
+
+    class Reader(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            pass
+
+    async def write() -> float:
+        loop, taken = asyncio.get_running_loop(), []
+        server = await loop.create_server(lambda: Keeping(taken), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        reader = threading.Thread(target=lambda: uvloop.run(read(port)), daemon=True)
+        reader.start()
+        while len(taken) < streams:
+            await asyncio.sleep(0.01)
+        begun = time.thread_time()
+        for _ in range(steps):
+            await asyncio.sleep(0.05)
+            for transport in taken:
+                transport.write(CHUNK)
+        took = time.thread_time() - begun
+        for transport in taken:
+            transport.close()
+        await asyncio.to_thread(reader.join)
+        return 1e6 * took / (streams * steps)
+
+    async def read(port: int) -> None:
+        loop = asyncio.get_running_loop()
+        made = [await loop.create_connection(Reader, "127.0.0.1", port) for _ in range(streams)]
+        while not all(transport.is_closing() for transport, _ in made):
+            await asyncio.sleep(0.05)
+
+    return uvloop.run(write())
+
+
+class Keeping(asyncio.Protocol):
+    """A connection that is only written to."""
+
+    def __init__(self, taken: list[asyncio.WriteTransport]) -> None:
+        self._taken = taken
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._taken.append(transport)  # type: ignore[arg-type]
 
 
 async def until(progress: Progress, holds) -> None:
