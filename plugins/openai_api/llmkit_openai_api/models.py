@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from fastapi import APIRouter
@@ -37,4 +38,20 @@ def _card(services: Services, name: str) -> dict[str, Any]:
         "root": model.root,
         "parent": None,
         "max_model_len": model.max_model_len,
+        "permission": [
+            {
+                "id": f"modelperm-{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}",
+                "object": "model_permission",
+                "created": model.created_s,
+                "allow_create_engine": False,
+                "allow_sampling": True,
+                "allow_logprobs": True,
+                "allow_search_indices": False,
+                "allow_view": True,
+                "allow_fine_tuning": False,
+                "organization": "*",
+                "group": None,
+                "is_blocking": False,
+            }
+        ],
     }

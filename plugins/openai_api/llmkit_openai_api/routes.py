@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from llmkit.contracts import Services
-from llmkit_openai_api import admin, chat, completions, load, models, tokenize
+from llmkit_openai_api import admin, chat, completions, invocations, load, models, tokenize
 from llmkit_openai_api.fields import FieldRules
 from llmkit_openai_api.pooling import classify, embeddings, scoring
 from llmkit_openai_api.responses import routes as responses
@@ -24,4 +24,5 @@ def router(services: Services) -> APIRouter:
     combined.include_router(admin.router(services))
     for pooling in (embeddings, scoring, classify):
         combined.include_router(pooling.router(services, rules))
+    combined.include_router(invocations.router(services, combined))
     return combined

@@ -28,6 +28,11 @@ async def test_every_served_name_is_a_model() -> None:
         card = (await client.get("/v1/models/org/big")).json()
         assert card == listing["data"][0]
         assert card["max_model_len"] == MAX_MODEL_LEN
+        assert (card["root"], card["parent"]) == ("/models/tiny", None)
+        assert card["permission"][0]["object"] == "model_permission"
+        missing = await client.get("/v1/models/org/none")
+        assert missing.status_code == 404
+        assert missing.json()["error"]["code"] == "model_not_found"
         answer = await client.post("/v1/completions", json={"prompt": "a", "model": "small"})
         assert answer.json()["model"] == "org/big"
 
