@@ -8,6 +8,7 @@ from llmkit.config import TlsConfig
 from llmkit.errors import StartupError, UsageError
 
 _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_NO_PASSWORD = "the key is encrypted; give --ssl-keyfile-password"
 
 
 class Tls:
@@ -66,22 +67,22 @@ class Tls:
         if key is not None:
             _check_readable("--ssl-keyfile", key)
         where = f"--ssl-certfile {cert}" + ("" if key is None else f", --ssl-keyfile {key}")
+        encrypted = False
+
+        def password() -> str:
+            """Asked for an encrypted key; OpenSSL would ask at the terminal."""
+            nonlocal encrypted
+            encrypted = True
+            return self._config.ssl_keyfile_password or ""
+
         try:
-            context.load_cert_chain(cert, key, password=self._password)
-        except _NoPassword:
-            raise StartupError(f"{where}: the key is encrypted; give --ssl-keyfile-password") from None
+            context.load_cert_chain(cert, key, password=password)
         except OSError as error:
-            raise StartupError(f"{where}: {_why(error)}") from error
-
-    def _password(self) -> str:
-        """Asked for an encrypted key; OpenSSL would ask at the terminal."""
-        if self._config.ssl_keyfile_password is None:
-            raise _NoPassword
-        return self._config.ssl_keyfile_password
-
-
-class _NoPassword(Exception):
-    pass
+            why = _why(error)
+            if encrypted:
+                given = self._config.ssl_keyfile_password is not None
+                why = "--ssl-keyfile-password is not the key's" if given else _NO_PASSWORD
+            raise StartupError(f"{where}: {why}") from error
 
 
 def _check_readable(flag: str, path: str) -> None:
@@ -97,10 +98,8 @@ def _why(error: OSError) -> str:
     if not isinstance(error, ssl.SSLError):
         return error.strerror or str(error)
     match error.reason:
-        case "KEY_VALUES_MISMATCH":
+        case "KEY_VALUES_MISMATCH" | "NO_CERTIFICATE_ASSIGNED":
             return "the key is not the certificate's"
-        case "BAD_DECRYPT" | "BAD_PASSWORD_READ":
-            return "the key is encrypted with another password than --ssl-keyfile-password"
         case None | "NO_START_LINE":
             return "it holds no certificate or key in PEM form"
         case reason:

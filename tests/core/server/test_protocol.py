@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,9 +32,14 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[tuple[int, uvicorn.Server]]:
+async def serving(
+    refused: list[tuple[int, str]] | None = None, application: Any = app, **settings: Any
+) -> AsyncIterator[tuple[int, uvicorn.Server]]:
+    """``refused`` gets what is told of requests that no application saw."""
+    told = [] if refused is None else refused
+    http: Any = partial(protocol.BoundedProtocol, on_refusal=lambda *what: told.append(what))
     config = uvicorn.Config(
-        RequestIds(app), port=0, http=protocol.BoundedProtocol, lifespan="off", log_config=None, **settings
+        RequestIds(application), port=0, http=http, lifespan="off", log_config=None, **settings
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve())
@@ -76,8 +83,10 @@ async def test_a_large_body_is_no_large_head() -> None:
 
 @pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nX-A: "], ids=["path", "header"])
 async def test_a_head_without_end_is_refused(start: bytes) -> None:
-    async with serving() as (port, _):
+    refused: list[tuple[int, str]] = []
+    async with serving(refused) as (port, _):
         answer = await exchange(port, start, *[b"a" * 40_000] * 2)
+    assert refused == [(431, "127.0.0.1")]
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert b"larger than 65536 bytes" in answer
 
@@ -95,11 +104,61 @@ async def test_a_request_that_stalls_is_let_go(
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.2)
     monkeypatch.setattr(protocol, "BODY_TIMEOUT_S", 0.2)
-    async with serving() as (port, _):
+    refused: list[tuple[int, str]] = []
+    async with serving(refused) as (port, _):
         answer = await exchange(port, sent)
-    if part == b"headers":
-        assert answer.startswith(b"HTTP/1.1 408 ")
-        assert part in answer
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert part in answer
+    # A connection on which nothing was asked was not refused anything.
+    assert refused == ([(408, "127.0.0.1")] if sent else [])
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="tls"),
+        pytest.param(b"GET / HTTP/9.9\r\n\r\n", id="version"),
+        pytest.param(b"FETCH / HTTP/1.1\r\nHost: x\r\n\r\n", id="method"),
+        pytest.param(b"GET / HTTP/1.1\r\nno colon\r\n\r\n", id="header"),
+        pytest.param(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", id="length"),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            id="two-lengths",
+        ),
+        pytest.param(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", id="chunk"),
+    ],
+)
+async def test_what_is_no_http_gets_an_error_object(sent: bytes) -> None:
+    refused: list[tuple[int, str]] = []
+    async with serving(refused) as (port, _):
+        answer = await exchange(port, sent)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert answer.count(b"HTTP/1.1 4") == 1
+    assert refused == [(400, "127.0.0.1")]
+
+
+async def test_nothing_is_written_into_an_answer_that_has_begun() -> None:
+    release = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        await release.wait()
+
+    refused: list[tuple[int, str]] = []
+    async with serving(refused, slow) as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"begun")
+        writer.write(b"\x00nonsense\r\n\r\n")
+        rest = await reader.read()
+        writer.close()
+        release.set()
+    assert b"HTTP" not in rest
+    assert refused == []
 
 
 async def test_the_end_of_the_server_is_an_answer_to_an_unfinished_request(
