@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from llmkit import LlmkitError, __version__
+from llmkit_cli.init import stay_behind_as_init
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdin = open(os.devnull)  # noqa: SIM115
     try:
         name = next((word for word in words if not word.startswith("-")), None)
+        if name == "serve":
+            stay_behind_as_init()
         app = build_app(name)
         if name is not None and not {"-h", "--help"} & set(words):
             place = words.index(name) + 1

@@ -52,6 +52,7 @@ class ServerConfig:
         maximum=86400,
     )
     enable_log_requests: bool = option(False, "log every request's prompt size and parameters")
+    enable_log_prompts: bool = option(False, "log the beginning of every request's prompt too")
     enable_admin_routes: bool = option(
         False, "serve the routes that change or show the server itself, such as /sleep and /server_info"
     )

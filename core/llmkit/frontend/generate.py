@@ -32,6 +32,8 @@ from llmkit.frontend.stages import Stages
 from llmkit.frontend.texts import Texts
 
 logger = logging.getLogger(__name__)
+LOGGED_TOKENS = 1024
+"""Of a prompt, its first, where prompts are logged."""
 
 
 class FrontGenerator:
@@ -71,6 +73,7 @@ class FrontGenerator:
         self._timeout_s = config.server.request_timeout
         self._policy = config.scheduler.scheduling_policy
         self._logs_requests = config.server.enable_log_requests
+        self._logs_prompts = config.server.enable_log_prompts
         self._closed: Callable[[], EngineError] | None = None
         self._paused: Callable[[], EngineError] | None = None
 
@@ -129,6 +132,8 @@ class FrontGenerator:
             raise
         if self._logs_requests:
             _log(accepted, context)
+        if self._logs_prompts:
+            _log_prompt(accepted, context)
         return generation
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -254,3 +259,10 @@ def _log(accepted: Accepted, context: RequestContext) -> None:
         len(accepted.prompt_ids),
         accepted.params,
     )
+
+
+def _log_prompt(accepted: Accepted, context: RequestContext) -> None:
+    """On one line: a prompt must not pass for another entry of the log."""
+    shown = accepted.tokenizer.decode(accepted.prompt_ids[:LOGGED_TOKENS])
+    more = "..." if len(accepted.prompt_ids) > LOGGED_TOKENS else ""
+    logger.info("request %s (%s): %r%s", accepted.request_id, context.request_id, shown, more)
