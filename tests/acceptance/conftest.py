@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class Scripted:
         wait: bool = True,
         model: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
+        command: Sequence[str] | None = None,
     ) -> ServerProcess:
         """``flags`` follow ``llmkit serve MODEL``; ``model`` is for ``bytes_tokenizer.write``."""
         place = self._root / f"server{len(self._servers)}"
@@ -58,6 +59,7 @@ class Scripted:
             ],
             environment={"TMPDIR": str(place / "t"), **(environment or {})},
             wait=wait,
+            command=command,
         )
         server.__enter__()
         self._servers.append(server)

@@ -84,3 +84,17 @@ async def test_it_is_off_by_default(lines: list[str]) -> None:
     async with serving(LocalFront()) as client:
         await client.get("/health")
     assert lines == []
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_prompts_are_logged_only_where_that_is_asked(
+    asked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = server_config(enable_log_prompts=asked, enable_log_requests=True)
+    with caplog.at_level(logging.DEBUG):
+        async with serving(LocalFront(config)) as client:
+            body = {"prompt": f"{SECRET}\nERROR", "max_tokens": 1}
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+    assert "prompt tokens, SamplingParams" in caplog.text
+    assert (f"{SECRET}\\nERROR" in caplog.text) is asked
+    assert (SECRET in caplog.text) is asked
