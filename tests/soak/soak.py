@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from llmkit.testing.http import ServerProcess
+from llmkit.testing.http import ServerProcess, read_metrics
 from tests.differential import model as tiny_model
 from tests.soak.load import Load
 
@@ -26,9 +26,9 @@ IDLE_WITHIN_S = 30.0
 COUNTERS = (
     "engine_steps_total",
     "generation_tokens_total",
-    "preemptions_total",
+    "num_preemptions_total",
     "prefix_cache_hits_total",
-    "accepted_tokens_total",
+    "spec_decode_num_accepted_tokens_total",
     "kv_offload_hits_total",
 )
 FLAGS = (
@@ -140,18 +140,13 @@ async def _idle(url: str, report: Report) -> None:
     deadline = time.monotonic() + IDLE_WITHIN_S
     async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
         while time.monotonic() < deadline:
-            gauges = _gauges((await http.get("/metrics")).text)
-            names = ("requests_running", "requests_waiting", "kv_blocks_held")
+            gauges = read_metrics((await http.get("/metrics")).text)
+            names = ("num_requests_running", "num_requests_waiting", "kv_blocks_held")
             report.left = {name: gauges[name] for name in names if gauges[name]}
             report.counters = {name: gauges[name] for name in COUNTERS}
             if not report.left:
                 return
             await asyncio.sleep(0.1)
-
-
-def _gauges(text: str) -> dict[str, float]:
-    lines = re.findall(r"^llmkit_(\w+) ([\d.e+-]+)$", text, re.MULTILINE)
-    return {name: float(value) for name, value in lines}
 
 
 def _sum(load: Load) -> str:
