@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Command] = {
     "detokenize": Command("llmkit_cli.tokens", "detokenize", "Print the text behind token ids."),
     "pull": Command("llmkit_cli.pull", "pull", "Fetch a model, so that it can be served offline."),
     "plugins": Command("llmkit_cli.plugins", "plugins", "What is installed, loaded or refused, and why."),
+    "top": Command("llmkit_cli.top.command", "top", "Show live what a server does."),
     "bench": Command("llmkit_cli.bench.command", "bench", "Measure a server or a scheduler."),
 }
 

@@ -1,0 +1,1 @@
+"""A live view of a server's metrics."""
