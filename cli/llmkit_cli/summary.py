@@ -27,6 +27,12 @@ answer = client.chat.completions.create(
 print(answer.choices[0].message.content)'
 """
 
+POOLING_SNIPPET = """\
+curl {url}/pooling{curl_key} -H 'Content-Type: application/json' \\
+  -d '{{"model": "{model}", "input": ["a cat", "a kitten"]}}'
+"""
+"""Of a model that embeds or classifies: the route that every one of them has."""
+
 
 class Reporter:
     """Follows a front's states: progress while it starts, then a summary and two snippets, once."""
@@ -74,7 +80,7 @@ class Reporter:
         table.add_row("context", f"{ready.max_model_len} tokens")
         for note in ready.notes:
             table.add_row("", note)
-        if front.services.chat is None:
+        if front.services.chat is None and front.services.pooler is None:
             table.add_row("chat", "off: the model has no chat template; give one with --chat-template")
         table.add_row("listening", url)
         return table
@@ -82,6 +88,7 @@ class Reporter:
     def _snippets(self, front: Any, url: str) -> str:
         key = "YOUR_KEY" if self._config.server.needs_key else "none"
         header = " -H 'Authorization: Bearer YOUR_KEY'" if self._config.server.needs_key else ""
-        return SNIPPET.format(
+        snippet = SNIPPET if front.services.pooler is None else POOLING_SNIPPET
+        return snippet.format(
             python=sys.executable, url=url, model=front.services.model.names[0], key=key, curl_key=header
         )
