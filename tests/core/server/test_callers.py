@@ -15,6 +15,7 @@ from tests.core.server.local_front import LocalFront, Script, server_config, ser
 
 URL = "/v1/completions"
 KEYS = ("alpha-key", "beta-key")
+REFUSED_429 = 'llmkit:requests_refused_total{code="rate_limit_exceeded",status="429"} 1.0'
 
 
 def keyed(**scheduler: Any) -> Config:
@@ -123,7 +124,7 @@ async def test_a_key_has_so_many_requests_in_flight_and_others_go_on() -> None:
         assert int(refused.headers["Retry-After"]) >= 1
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/v1/models", headers={"x-api-key": KEYS[1]})).status_code == 200
-        assert 'llmkit_requests_refused_total{code="429"} 1.0' in (await client.get("/metrics")).text
+        assert REFUSED_429 in (await client.get("/metrics")).text
         release.set()
         assert (await first).status_code == 200
         assert (await ask(client, KEYS[0])).status_code == 200

@@ -97,4 +97,5 @@ async def test_a_route_sees_the_body_as_it_came_whole_or_in_pieces() -> None:
         twice = await client.post(CHAT, content=body[:-1] + b', "messages": []}', headers=JSON)
         assert twice.status_code == 400
         assert twice.json()["error"]["param"] == "messages"
-        assert 'llmkit_requests_refused_total{code="400"} 1.0' in (await client.get("/metrics")).text
+        counted = 'llmkit:requests_refused_total{code="invalid_request_error",status="400"} 1.0'
+        assert counted in (await client.get("/metrics")).text
