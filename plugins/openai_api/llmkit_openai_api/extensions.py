@@ -28,7 +28,7 @@ class Extensions(Unsupported):
         bool | None, Ignored("special tokens that show are never parted by spaces", False)
     ] = None
     bad_words: Items[str] | None = None
-    allowed_token_ids: Annotated[list[Integer], Field(max_length=MAX_TOKENS)] | None = None
+    allowed_token_ids: Annotated[list[Integer], Field(max_length=MAX_TOKENS, fail_fast=True)] | None = None
     thinking_token_budget: Integer | None = None
     chat_template_kwargs: Object | None = None
     structured_outputs: Object | None = None

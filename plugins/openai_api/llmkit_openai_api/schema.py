@@ -47,7 +47,7 @@ Temperature = Annotated[float, Field(strict=True, ge=0, le=MAX_TEMPERATURE)]
 Name = Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")]
 """What may stand in a header and in a log."""
 T = TypeVar("T")
-Items = Annotated[list[T], Field(max_length=MAX_ITEMS)]
+Items = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
 
 
 class Body(BaseModel):
@@ -190,7 +190,7 @@ class SamplingBody(Common, Unsupported):
     """Tokens that end the answer."""
     bad_words: Items[str] | None = None
     """Texts that may not be completed."""
-    allowed_token_ids: Annotated[list[Integer], Field(max_length=MAX_TOKENS)] | None = None
+    allowed_token_ids: Annotated[list[Integer], Field(max_length=MAX_TOKENS, fail_fast=True)] | None = None
     """All that may be sampled."""
     truncate_prompt_tokens: Integer | None = None
     """Keep the prompt's last so many tokens; -1: as many as fit."""
@@ -304,7 +304,9 @@ def _few_parts(messages: Any) -> Any:
     return messages
 
 
-Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(_few_parts)]
+Messages = Annotated[
+    list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), BeforeValidator(_few_parts)
+]
 
 
 class Rendering(Body):

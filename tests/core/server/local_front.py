@@ -271,7 +271,7 @@ class LocalFront:
         self.services = FrontServices(self.config)
         tokenizer = self.tokenizer or ByteTokenizer(self.add_bos)
         chat = None if self.template is None else ChatTemplate(self.template, tokenizer)
-        limits = Limits(MAX_MODEL_LEN, VOCAB_SIZE, (EOS_ID,))
+        limits = Limits(MAX_MODEL_LEN, VOCAB_SIZE, (EOS_ID,), bounds=self.config.limits)
         formats = Formats(
             tokenizer,
             self.tool,

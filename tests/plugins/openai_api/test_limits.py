@@ -23,7 +23,14 @@ from llmkit.testing import bytes_tokenizer
 from llmkit_loaders.fast_tokenizer import open_tokenizer
 from llmkit_openai_api.choices import Choices
 from llmkit_openai_api.schema import MAX_ITEMS, MAX_MESSAGES, MAX_PARTS, MAX_TOKENS
-from tests.core.server.local_front import MAX_MODEL_LEN, ByteTokenizer, LocalFront, Script, serving
+from tests.core.server.local_front import (
+    MAX_MODEL_LEN,
+    ByteTokenizer,
+    LocalFront,
+    Script,
+    limited_config,
+    serving,
+)
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 JSON = {"Content-Type": "application/json"}
@@ -412,3 +419,60 @@ async def test_a_silent_completion_is_cut_to_the_context(
     assert front.engine.requests[0].max_tokens == 5
     assert answer["choices"][0]["finish_reason"] == "length"
     await refusal(client, COMPLETIONS, {**body, "max_tokens": 16})
+
+
+# ---- bounds that flags move ----
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("limit", "path", "body", "param"),
+    [
+        ({"max_n": 2}, CHAT, {"messages": HI, "n": 3}, "n"),
+        ({"max_best_of": 2}, COMPLETIONS, {"prompt": "a", "best_of": 3}, "best_of"),
+        ({"max_best_of": 2}, COMPLETIONS, {"prompt": "a", "use_beam_search": True, "n": 3}, "n"),
+        ({"max_logprobs": 2}, COMPLETIONS, {"prompt": "a", "logprobs": 3}, "logprobs"),
+        ({"max_logprobs": 2}, CHAT, {"messages": HI, "logprobs": True, "top_logprobs": 3}, "top_logprobs"),
+        ({"max_logprobs": 2}, COMPLETIONS, {"prompt": "a", "prompt_logprobs": 3}, "prompt_logprobs"),
+        ({"max_stop_strings": 2}, CHAT, {"messages": HI, "stop": ["a", "b", "c"]}, "stop"),
+        ({"max_tools": 0}, CHAT, {"messages": HI, "tools": [TOOL]}, "tools"),
+        ({"max_messages": 1}, CHAT, {"messages": HI * 2}, "messages"),
+        ({"max_messages": 1}, "/tokenize", {"messages": HI * 2}, "messages"),
+        ({"max_prompts": 1}, COMPLETIONS, {"prompt": ["a", "b"]}, "prompt"),
+        ({"max_prompt_chars": 3}, COMPLETIONS, {"prompt": "four"}, "prompt"),
+        ({"max_prompt_chars": 3}, CHAT, {"messages": HI}, "messages"),
+        ({"max_prompt_chars": 3}, "/tokenize", {"prompt": "four"}, "prompt"),
+        ({"max_prompt_tokens": 3}, COMPLETIONS, {"prompt": "four"}, "prompt"),
+        ({"max_prompt_tokens": 3}, COMPLETIONS, {"prompt": [1, 2, 3, 4]}, "prompt"),
+    ],
+    ids=str,
+)
+async def test_a_bound_that_a_flag_moves_is_refused_by_its_name(
+    limit: dict[str, int], path: str, body: dict[str, Any], param: str
+) -> None:
+    (flag,) = ("--" + name.replace("_", "-") for name in limit)
+    async with serving(LocalFront(limited_config(**limit))) as client:
+        error = await refusal(client, path, body)
+    assert flag in error["message"]
+    assert error["param"] == param
+    async with serving(LocalFront()) as client:
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 200 or flag not in answer.text
+
+
+async def test_bounds_may_be_wider_than_they_are_by_default() -> None:
+    body = {"prompt": "a", "n": 130, "logprobs": 21, "stop": [str(n) for n in range(17)], "max_tokens": 1}
+    config = limited_config(max_n=200, max_logprobs=30, max_stop_strings=20)
+    async with serving(LocalFront(config)) as client:
+        answer = await client.post(COMPLETIONS, json=body)
+        assert answer.status_code == 200, answer.text
+    assert len(answer.json()["choices"]) == 130
+
+
+async def test_the_first_item_that_is_wrong_is_enough() -> None:
+    """Thousands of findings about one body would take longer than reading it."""
+    parts = [{"type": 1}] * 4000
+    async with serving(LocalFront()) as client:
+        error = await refusal(client, CHAT, {"messages": [{"role": "user", "content": parts}] * 8})
+    assert error["param"] == "messages[0].content[0].type"

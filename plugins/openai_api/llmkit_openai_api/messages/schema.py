@@ -117,7 +117,7 @@ class CountTokensRequest(Body):
     """``POST /v1/messages/count_tokens``."""
 
     model: str
-    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     system: str | Items[TextBlock] | None = None
     tools: Items[Object] | None = None
     """Of type ``custom``, which need not be said; server tools are refused."""

@@ -115,7 +115,7 @@ InputItem = Annotated[
     | Annotated[OtherItem, Tag("other")],
     Discriminator(_kind),
 ]
-Input = str | Annotated[list[InputItem], Field(max_length=MAX_MESSAGES)]
+Input = str | Annotated[list[InputItem], Field(max_length=MAX_MESSAGES, fail_fast=True)]
 
 
 class TextFormat(Body):
