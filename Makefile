@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: serve test test-full test-lm-eval templates soak check bench docs clean
+.PHONY: serve test test-full test-lm-eval test-clients templates soak check bench docs clean
 
 serve: $(STAMP)
 	$(BIN)/llmkit serve $(MODEL) $(SERVE_ARGS)
@@ -40,6 +40,18 @@ test-lm-eval: $(DEV_STAMP) $(LM_EVAL_STAMP)
 $(LM_EVAL_STAMP):
 	$(PYTHON) -m venv .venv-lm-eval
 	.venv-lm-eval/bin/python -m pip install -q $(PIP_INDEX_ARGS) "lm-eval[api]==0.4.13" transformers
+	touch $@
+
+# Third parties' clients of OpenAI's API; in an environment of their own, too.
+CLIENTS_STAMP := .venv-clients/.installed
+
+test-clients: $(DEV_STAMP) $(CLIENTS_STAMP)
+	LLMKIT_TEST_CLIENTS=$(abspath .venv-clients/bin/python) $(BIN)/python -m pytest tests/clients
+
+$(CLIENTS_STAMP):
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install -q $(PIP_INDEX_ARGS) langchain-openai==1.7.4 \
+		llama-index-llms-openai-like==0.8.1 instructor==1.17.0 "pydantic-ai-slim[openai]==2.31.1" llm==0.32.1
 	touch $@
 
 # Published chat templates, through which tests render calls; without them those tests are skipped.
@@ -79,4 +91,4 @@ $(DEV_STAMP): $(STAMP)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lm-eval build dist
+	rm -rf $(VENV) .venv-lm-eval .venv-clients build dist
