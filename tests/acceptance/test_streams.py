@@ -56,8 +56,7 @@ def test_no_token_is_lost_or_crossed(scripted) -> None:
         assert answer.usage is not None
         if number % 2 == 0:
             assert answer.usage["completion_tokens"] == tokens
-    running = httpx.get(f"{server.url}/metrics", trust_env=False).text
-    assert "llmkit_kv_blocks_held 0.0" in running
+    assert server.metrics()["kv_blocks_held"] == 0
 
 
 def test_what_a_step_gives_all_choices_is_one_piece(server: ServerProcess) -> None:
